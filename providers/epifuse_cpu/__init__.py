@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU provider: evaluates an ``EpiloguePlan`` with torch. It is the living definition of what a plan means."""
+
+from __future__ import annotations
+
+from epifuse_cpu.operator import CpuGemmOperator, CpuProvider
+
+__all__ = ["CpuGemmOperator", "CpuProvider"]

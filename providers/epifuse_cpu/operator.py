@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``CpuGemmOperator``: any GEMM with any epilogue on CPU tensors, through ``accumulate`` and ``evaluate``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from epifuse.arguments import EpilogueArguments, GemmArguments
+from epifuse.dtypes import DType
+from epifuse.errors import UnsupportedError
+from epifuse.metadata import DenseTensorConstraints, EpilogueMetadata, GemmOperandsMetadata, OperatorMetadata
+from epifuse.operator import MetadataFilter, Operator
+from epifuse.provider import Provider
+from epifuse.runtime.artifact import CompiledArtifact
+from epifuse.status import Status
+from epifuse.target import TargetSm
+from epifuse_cpu.configs import combinations, refusal
+from epifuse_cpu.evaluate import evaluate
+from epifuse_cpu.gemm import accumulate
+from epifuse_cpu.primitives import EMITTERS
+
+
+class CpuProvider(Provider):
+    """Operators that run on the CPU with torch."""
+
+
+@CpuProvider.register
+class CpuGemmOperator(Operator):
+    """One combination of dtypes and one epilogue (or none). Runs for CPU tensors and no GPU target."""
+
+    supported_args_type = GemmArguments
+    designed_for_min_cc = 0
+
+    def _supports(self, args: GemmArguments, target_sm: TargetSm | None = None) -> Status:
+        return _place(args.device)
+
+    @classmethod
+    def _explain(cls, args: GemmArguments, target_sm: TargetSm | None = None) -> Status:
+        return _answer(args, target_sm)
+
+    def _compile(self, args: GemmArguments, target_sm: TargetSm | None = None) -> CompiledArtifact:
+        return CompiledArtifact(compiled_obj=args.plan, operator_obj=self, compiled_for=None)
+
+    def _run(
+        self, args: GemmArguments, compiled_artifact: CompiledArtifact, stream: Any, workspace: Any = None
+    ) -> None:
+        _require_data(args)
+        with torch.no_grad():
+            accum = accumulate(args.A.view, args.B.view, args.accumulator_type)
+            results = evaluate(args.plan, accum, args.loads)
+            # All is computed before the first write: a failure leaves outputs untouched, and C may be D.
+            for output, result in zip(args.outputs, results, strict=True):
+                output.copy_(result.reshape(output.shape))
+
+    @classmethod
+    def _generate_operators(
+        cls,
+        metadata_filter: MetadataFilter,
+        epilogue_args: EpilogueArguments | None = None,
+        target_sm: TargetSm | None = None,
+        args: GemmArguments | None = None,
+    ) -> list[Operator]:
+        if args is None:
+            made = [] if target_sm else [cls(_metadata(cls, a, b, acc, None)) for a, b, acc in combinations()]
+        elif _answer(args, target_sm):
+            epilogue = EpilogueMetadata(args.plan) if args.epilogue is not None else None
+            a, b = args.A.traits.dtype, args.B.traits.dtype
+            made = [cls(_metadata(cls, a, b, args.accumulator_type, epilogue), accepted=args.key)]
+        else:
+            made = []
+        return [operator for operator in made if metadata_filter(operator.metadata)]
+
+
+def _metadata(
+    cls: type[Operator], a: DType, b: DType, accumulator: DType, epilogue: EpilogueMetadata | None
+) -> OperatorMetadata:
+    name = f"epifuse_cpu.gemm_{a.short}_{b.short}_{accumulator.short}"
+    if epilogue is not None:
+        name += f"_{epilogue.plan.key[:16]}"
+    operands = GemmOperandsMetadata(DenseTensorConstraints(a), DenseTensorConstraints(b), None, accumulator)
+    return OperatorMetadata(name, cls, (), operands, None, epilogue)
+
+
+def _answer(args: GemmArguments, target_sm: TargetSm | None) -> Status:
+    if target_sm is not None:
+        return Status.fail(f"Runs on the CPU, not on sm_{target_sm}")
+    if not (status := _place(args.device)):
+        return status
+    reason = refusal(args.A.traits.dtype, args.B.traits.dtype, args.accumulator_type)
+    if reason is not None:
+        return Status.fail(reason)
+    for compute in args.plan.computes:
+        if compute.primitive not in EMITTERS:
+            sentence = f"The CPU provider has no primitive {compute.primitive}"
+            return Status.fail(UnsupportedError(sentence, subject=compute.primitive))
+    return Status.success()
+
+
+def _place(device: str) -> Status:
+    return Status.success() if device == "cpu" else Status.fail(f"Runs on CPU tensors; these are on {device}")
+
+
+def _require_data(args: GemmArguments) -> None:
+    traits = (args.A.traits, args.B.traits, *args.bound.load_traits, *args.bound.output_traits)
+    if any(t is not None and t.address is None for t in traits):
+        raise UnsupportedError(
+            "The arguments hold fake tensors, which have no data to compute with.",
+            advice="Discover with fake tensors, then run with GemmArguments of real ones.",
+        )

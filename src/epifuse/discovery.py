@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Discovery: which operators serve given arguments, best first, and why the others do not."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from epifuse import emulator
+from epifuse.arguments import GemmArguments, RuntimeArguments
+from epifuse.errors import Place, UnsupportedError
+from epifuse.metadata import OperatorMetadata
+from epifuse.operator import Operator
+from epifuse.provider import Provider, available_providers
+from epifuse.status import Status
+from epifuse.target import TargetLike, TargetSm
+from epifuse.utils.device import device_or_env_target_sm, target_of_device
+
+_CACHE_SIZE = 4096
+_cache: OrderedDict[tuple[Any, ...], tuple[Operator, ...]] = OrderedDict()
+_lock = threading.Lock()
+
+
+def clear() -> None:
+    """Forget all lists of operators."""
+    with _lock:
+        _cache.clear()
+
+
+def get_operators(
+    args: RuntimeArguments | None = None,
+    metadata_filter: Callable[[OperatorMetadata], bool] | None = None,
+    target_sm: TargetLike = None,
+    providers: Iterable[type[Provider]] | None = None,
+    limit: int | None = None,
+) -> list[Operator]:
+    """Operators that match, best first; an empty list where there are none (``explain`` says why).
+
+    Args:
+        args: what is to be computed; None: everything that is registered.
+        metadata_filter: called with each operator's metadata.
+        target_sm: a GPU target such as ``"90a"``. None: that of the operands' device; CPU tensors mean the CPU, or
+            the emulated GPU inside ``emulator.device``.
+        providers: only these.
+        limit: at most so many.
+    """
+    target = resolve_target(args, TargetSm.ensure(target_sm))
+    chosen = tuple(available_providers.values()) if providers is None else tuple(providers)
+    found: Sequence[Operator]
+    if args is None:
+        found = [
+            op
+            for op in _generated(None, target, chosen)
+            if target is None or op.metadata.supports(None, target_sm=target)
+        ]
+    else:
+        key = (args.key, target, chosen, available_providers.version)
+        with _lock:
+            cached = _cache.get(key)
+        if cached is None:
+            cached = tuple(_matching(args, target, chosen))
+            with _lock:
+                _cache[key] = cached
+                if len(_cache) > _CACHE_SIZE:
+                    _cache.popitem(last=False)
+        found = cached
+    if metadata_filter is not None:
+        found = [op for op in found if metadata_filter(op.metadata)]
+    return list(found if limit is None else found[:limit])
+
+
+def resolve_target(args: RuntimeArguments | None, target: TargetSm | None) -> TargetSm | None:
+    """The GPU target that is meant: the given one, else that of the operands' device; None means the CPU."""
+    if target is not None or not isinstance(args, GemmArguments):
+        return target
+    if args.device == "cpu":
+        chip = emulator.active()
+        return None if chip is None else TargetSm.ensure(chip.name)
+    return target_of_device(args.A.device) or device_or_env_target_sm()
+
+
+def _generated(
+    args: RuntimeArguments | None, target: TargetSm | None, providers: Sequence[type[Provider]]
+) -> list[Operator]:
+    found: list[Operator] = []
+    for provider in providers:
+        found += provider.generate_operators(
+            metadata_filter=None, epilogue_args=getattr(args, "epilogue", None), target_sm=target, args=args
+        )
+    return found
+
+
+def _matching(args: RuntimeArguments, target: TargetSm | None, providers: Sequence[type[Provider]]) -> list[Operator]:
+    fitting = [op for op in _generated(args, target, providers) if op.supports(args, target)]
+    return rank(fitting, args, target)
+
+
+def rank(operators: Sequence[Operator], args: RuntimeArguments, target: TargetSm | None) -> list[Operator]:
+    """Order by predicted time; operators that predict nothing keep their order, behind the others."""
+    times = [op._estimate_us(args, target) for op in operators]
+    order = sorted(range(len(operators)), key=lambda i: (times[i] is None, times[i] or 0.0, i))
+    return [operators[i] for i in order]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operator family's answer: how many operators it offers, or why none."""
+
+    provider: str
+    family: str
+    status: Status
+    operators: int
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """``get_operators`` with every answer. ``str()`` is a table; ``bool()`` is whether there is any operator."""
+
+    target: TargetSm | None
+    rows: tuple[Row, ...]
+
+    def __bool__(self) -> bool:
+        return any(row.operators for row in self.rows)
+
+    def __iter__(self) -> Any:
+        return iter(self.rows)
+
+    def __str__(self) -> str:
+        where = "the CPU" if self.target is None else f"sm_{self.target}"
+        table = [("provider", "family", "operators", "reason")]
+        for row in self.rows:
+            reason = "" if row.status else row.status.reason.split("\n")[0]
+            table.append((row.provider, row.family, str(row.operators), reason))
+        widths = [max(len(cells[i]) for cells in table) for i in range(3)]
+        lines = [f"Operators for {where}"]
+        for cells in table:
+            head = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=False))
+            lines.append(f"  {head}  {cells[3]}".rstrip())
+        lines += [row.place.draw() for row in self.rows if row.place is not None]
+        return "\n".join(lines)
+
+
+def explain(args: RuntimeArguments, target_sm: TargetLike = None) -> Explanation:
+    """``get_operators`` with every answer: per operator family a ``Status``, its reason, and the user's source line.
+
+    Args:
+        args: what is to be computed.
+        target_sm: as in ``get_operators``.
+    """
+    target = resolve_target(args, TargetSm.ensure(target_sm))
+    rows: list[Row] = []
+    for name, provider in available_providers.items():
+        families = provider.families(args)
+        if not families:
+            rows.append(Row(name, provider.__name__, provider._explain(args, target), 0))
+        rows += [_row(name, family, args, target) for family in families]
+    for name, failure in available_providers.failures.items():
+        rows.append(Row(name, "-", Status.fail(failure), 0))
+    return Explanation(target, tuple(rows))
+
+
+def _row(name: str, family: type[Operator], args: RuntimeArguments, target: TargetSm | None) -> Row:
+    if target is not None and family.designed_for_min_cc > target.cc:
+        status = Status.fail(f"Made for compute capability {family.designed_for_min_cc} and later, not {target.cc}")
+        return Row(name, family.__name__, status, 0)
+    operators = family.generate_operators(
+        None, epilogue_args=getattr(args, "epilogue", None), target_sm=target, args=args
+    )
+    refusals = []
+    count = 0
+    for operator in operators:
+        status = operator.supports(args, target)
+        count += bool(status)
+        if not status:
+            refusals.append(status)
+    if count:
+        return Row(name, family.__name__, Status.success(), count)
+    status = refusals[0] if refusals else family._explain(args, target)
+    return Row(name, family.__name__, status, 0, _place(status, args))
+
+
+def _place(status: Status, args: RuntimeArguments) -> Place | None:
+    """The user's source line that a refusal is about: the operation or operand that it names as its subject."""
+    error = status.error
+    epilogue = getattr(args, "epilogue", None)
+    if not isinstance(error, UnsupportedError) or epilogue is None:
+        return None
+    if error.place is not None or error.subject is None:
+        return error.place
+    place: Place | None = epilogue.graph.place_of(error.subject)
+    return place

@@ -1,0 +1,136 @@
+"""Barriers as objects: mbarriers, named barriers and the cluster's barrier (PTX ISA, "Parallel Synchronization")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .clocks import Clock, Dimensions, event
+from .reports import BarrierError
+
+MAX_COUNT = (1 << 20) - 1
+MAX_TRANSACTIONS = (1 << 20) - 1
+
+
+class Mbarrier:
+    """An mbarrier object: arrivals and transaction bytes pending in the current phase.
+
+    `phase` counts the completed phases. `completed` is what everyone has published who arrived in them.
+    """
+
+    __slots__ = ("completed", "count", "dimension", "pending", "phase", "publishing", "transactions")
+
+    def __init__(self, count: int, dimensions: Dimensions, name: str) -> None:
+        if not 1 <= count <= MAX_COUNT:
+            raise BarrierError(f"mbarrier count {count} is not between 1 and {MAX_COUNT}")
+        self.count = count
+        self.pending = count
+        self.transactions = 0
+        self.phase = 0
+        self.dimension = dimensions.new(name)
+        self.completed = Clock()
+        self.publishing = Clock()
+
+    @property
+    def event(self) -> int:
+        """The event of the current phase, which is known to whoever waits for its completion."""
+        return event(self.dimension, self.phase + 1)
+
+    def ready(self, parity: int) -> bool:
+        """Whether the phase of this parity is the last completed one."""
+        return (self.phase + 1) & 1 == parity & 1
+
+    def arrive(self, count: int, clock: Clock | None, drop: int = 0) -> None:
+        """`count` arrivals that publish `clock`; `drop` of them also leave for good."""
+        if count > self.pending:
+            raise BarrierError(f"{count} arrivals on an mbarrier that expects {self.pending} more of {self.count}")
+        if clock is not None:
+            self.publishing.join(clock)
+        self.count -= drop
+        self.pending -= count
+        self._complete()
+
+    def expect(self, transactions: int) -> None:
+        """Expect that many more bytes in the current phase."""
+        self.transactions += transactions
+        self._check_transactions()
+
+    def transact(self, transactions: int, clock: Clock | None) -> None:
+        """That many bytes have come."""
+        if clock is not None:
+            self.publishing.join(clock)
+        self.transactions -= transactions
+        self._check_transactions()
+        self._complete()
+
+    def _check_transactions(self) -> None:
+        if abs(self.transactions) > MAX_TRANSACTIONS:
+            raise BarrierError(f"transaction count {self.transactions} of an mbarrier exceeds {MAX_TRANSACTIONS}")
+
+    def _complete(self) -> None:
+        if self.pending or self.transactions:
+            return
+        self.completed.join(self.publishing)
+        self.completed.learn(self.event)
+        self.publishing = Clock()
+        self.phase += 1
+        self.pending = self.count
+
+    def __str__(self) -> str:
+        return (
+            f"mbarrier: phase {self.phase}, {self.pending} of {self.count} arrivals and "
+            f"{self.transactions} bytes outstanding"
+        )
+
+
+@dataclass
+class NamedBarrier:
+    """One of a CTA's 16 barriers. `generation` counts completions, `expected` the threads of the current one."""
+
+    expected: int = 0
+    arrived: int = 0
+    generation: int = 0
+    publishing: Clock = field(default_factory=Clock)
+    completed: Clock = field(default_factory=Clock)
+    votes: list[tuple[int, int]] = field(default_factory=list)
+    result: tuple[int, int] = (0, 0)
+
+    def arrive(self, expected: int, threads: int, clock: Clock, vote: tuple[int, int] = (0, 0)) -> None:
+        """`threads` arrive, all of the same idea how many are `expected`; `vote` is (true, voters)."""
+        if self.arrived and expected != self.expected:
+            raise BarrierError(f"a barrier that expects {self.expected} threads is used with {expected}")
+        if self.arrived + threads > expected:
+            raise BarrierError(f"{self.arrived + threads} threads arrive on a barrier that expects {expected}")
+        self.expected = expected
+        self.arrived += threads
+        self.publishing.join(clock)
+        self.votes.append(vote)
+        if self.arrived == expected:
+            self.result = (sum(v[0] for v in self.votes), sum(v[1] for v in self.votes))
+            self.completed, self.publishing = self.publishing, Clock()
+            self.arrived = 0
+            self.votes = []
+            self.generation += 1
+
+
+@dataclass
+class ClusterBarrier:
+    """barrier.cluster: every thread of the cluster arrives, then waits."""
+
+    arrived: int = 0
+    generation: int = 0
+    publishing: Clock = field(default_factory=Clock)
+    completed: Clock = field(default_factory=Clock)
+
+    def arrive(self, threads: int, expected: int, clock: Clock | None) -> None:
+        """`threads` of `expected` arrive."""
+        self.arrived += threads
+        if clock is not None:
+            self.publishing.join(clock)
+        self.settle(expected)
+
+    def settle(self, expected: int) -> None:
+        """Complete the phase if the threads that are left have all arrived."""
+        if self.arrived and self.arrived >= expected:
+            self.completed, self.publishing = self.publishing, Clock()
+            self.arrived = 0
+            self.generation += 1

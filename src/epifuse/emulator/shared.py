@@ -1,0 +1,194 @@
+"""One CTA's shared memory: its bytes, and a shadow that says who wrote and read each word (PTX ISA, ".shared").
+
+The shadow has one entry per 4-byte word. Accesses narrower than a word are told apart from each other only by word, so
+clashes between two such accesses are not reported; clashes with wider ones are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from .clocks import Clock, Dimensions
+from .lanes import Array
+from .reports import BarrierError, MemoryFaultError, ProxyError, RaceError, UninitialisedError
+
+RESERVED_BYTES = 1024
+"""The system's part, at the start of every CTA's shared memory."""
+CTA_SHIFT = 24
+OFFSET_MASK = (1 << CTA_SHIFT) - 1
+
+Words = Array | slice
+"""Which words an access touches: indices of any shape, or a range."""
+
+
+class Agent(Protocol):
+    """Whoever accesses memory: a warp or an asynchronous operation."""
+
+    clock: Clock
+
+    @property
+    def stamp(self) -> int:
+        """The event that an access made now gets."""
+        ...
+
+    def describe(self) -> str:
+        """The agent's name in reports."""
+        ...
+
+
+def word_range(offset: int, size_bytes: int) -> slice:
+    """The words that a contiguous range of bytes touches."""
+    return slice(offset >> 2, (offset + size_bytes + 3) >> 2)
+
+
+class SharedMemory:
+    """Bytes from offset 0 (reserved) to `size_bytes`, which includes the reserved part."""
+
+    def __init__(self, size_bytes: int, rank: int, dimensions: Dimensions, strict: bool) -> None:
+        self.size_bytes = size_bytes
+        self.rank = rank
+        self.strict = strict
+        self.dimensions = dimensions
+        padded = -(-size_bytes // 128) * 128
+        store = np.zeros(padded // 8 + 16, np.uint64)
+        # Bulk copies move 16-byte rows and swizzles repeat every 1024 bytes of the *offset*; only alignment to 16 is needed.
+        skip = (-store.ctypes.data % 128) // 8
+        self.u8: Array = store[skip : skip + padded // 8].view(np.uint8)
+        self.views: dict[int, Array] = {n: self.u8.view(f"u{n}") for n in (1, 2, 4, 8)}
+        self.barriers: dict[int, Any] = {}
+        self._barrier_words: set[int] = set()
+        words = padded // 4
+        self._writer = np.zeros(words, np.int64)
+        self._narrow = np.zeros(words, np.bool_)
+        self._async_reader = np.zeros(words, np.int64)
+        self._async_written = np.zeros(words, np.bool_)
+        self._readers: dict[int, Array] = {}
+
+    def check_bounds(self, low: int, high: int, size_bytes: int) -> None:
+        """Raise MemoryFaultError unless [low, high) lies in what the kernel owns."""
+        if low < RESERVED_BYTES or high > self.size_bytes:
+            raise MemoryFaultError(
+                f"shared access of {size_bytes} bytes between offsets {low:#x} and {high:#x} is outside the CTA's "
+                f"{self.size_bytes - RESERVED_BYTES} bytes from {RESERVED_BYTES:#x}"
+            )
+
+    def fill(self, offset: int, data: bytes) -> None:
+        """Initial contents, known to every agent."""
+        self.u8[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+
+    def add_barrier(self, offset: int, barrier: Any) -> None:
+        """Make the 8 bytes at `offset` a barrier, which only barrier instructions may touch from then on."""
+        self.barriers[offset] = barrier
+        self._barrier_words.update((offset >> 2, (offset >> 2) + 1))
+
+    def remove_barrier(self, offset: int) -> None:
+        """End the barrier at `offset`."""
+        del self.barriers[offset]
+        self._barrier_words.difference_update((offset >> 2, (offset >> 2) + 1))
+
+    # -- accesses by threads, through the generic proxy ----------------------------------------------------------
+
+    def on_read(self, agent: Agent, words: Words, narrow: bool = False) -> None:
+        """Check and record a read by threads."""
+        if not self.strict:
+            return
+        written = self._writer[words]
+        if narrow:
+            written = written[~self._narrow[words]]
+        self._check(agent, written, "read", "write")
+        stamp = agent.stamp
+        readers = self._readers.get(stamp >> 32)
+        if readers is None:
+            readers = self._readers[stamp >> 32] = np.zeros(self._writer.size, np.int64)
+        readers[words] = stamp
+
+    def on_write(self, agent: Agent, words: Words, narrow: bool = False) -> None:
+        """Check and record a write by threads (or by cp.async, which uses the same proxy)."""
+        if not self.strict:
+            return
+        self._check_overwrite(agent, words, narrow)
+        self._writer[words] = agent.stamp
+        self._narrow[words] = narrow
+        self._async_written[words] = False
+
+    # -- accesses by asynchronous operations, through the asynchronous proxy -------------------------------------
+
+    def on_async_read(self, agent: Agent, words: Words) -> None:
+        """Check and record a read by an operation; `settle` replaces its stamp when its completion is known."""
+        if not self.strict:
+            return
+        written = self._writer[words]
+        self._check(agent, written, "read", "write")
+        generic = ~self._async_written[words]
+        if generic.any():
+            self._check_fenced(agent, written[generic])
+        self._async_reader[words] = agent.stamp
+
+    def on_async_write(self, agent: Agent, words: Words) -> None:
+        """Check and record a write by an operation; `settle` replaces its stamp when its completion is known."""
+        if not self.strict:
+            return
+        self._check_overwrite(agent, words, narrow=False)
+        self._writer[words] = agent.stamp
+        self._narrow[words] = False
+        self._async_written[words] = True
+
+    def settle(self, words: Words, stamp: int, event: int) -> None:
+        """Accesses stamped `stamp` are ordered before whoever knows `event`."""
+        if not self.strict:
+            return
+        for shadow in (self._writer, self._async_reader):
+            part = shadow[words]
+            shadow[words] = np.where(part == stamp, event, part)
+
+    # -- checks --------------------------------------------------------------------------------------------------
+
+    def _check_overwrite(self, agent: Agent, words: Words, narrow: bool) -> None:
+        if self._barrier_words:
+            self._check_barriers(words)
+        written = self._writer[words]
+        if narrow:
+            written = written[~self._narrow[words]]
+        self._check(agent, written, "write", "write")
+        self._check(agent, self._async_reader[words], "write", "read")
+        own = agent.stamp >> 32
+        for dimension, readers in self._readers.items():
+            if dimension != own:
+                latest = int(readers[words].max(initial=0))
+                if latest and not agent.clock.knows(latest):
+                    self._race(agent, latest, "write", "read")
+
+    def _check_barriers(self, words: Words) -> None:
+        touched = np.arange(words.start, words.stop) if isinstance(words, slice) else words.ravel()
+        clash = self._barrier_words.intersection(touched.tolist())
+        if clash:
+            raise BarrierError(f"a write to shared offset {min(clash) * 4:#x} hits an initialised mbarrier")
+
+    def _check(self, agent: Agent, events: Array, kind: str, other_kind: str) -> None:
+        if not events.size:
+            return
+        first = events.flat[0]
+        found = (first,) if (events == first).all() else np.unique(events)
+        for each in found:
+            number = int(each)
+            if number == 0:
+                if kind == "read":
+                    raise UninitialisedError(f"{agent.describe()} reads shared memory that nothing has written")
+            elif not agent.clock.knows(number) and number != agent.stamp:
+                self._race(agent, number, kind, other_kind)
+
+    def _check_fenced(self, agent: Agent, events: Array) -> None:
+        for each in np.unique(events):
+            if each and not agent.clock.knows_fenced(int(each)):
+                raise ProxyError(
+                    f"{agent.describe()} reads shared memory written by {self.dimensions.describe(int(each))} "
+                    "without a proxy fence between"
+                )
+
+    def _race(self, agent: Agent, other: int, kind: str, other_kind: str) -> None:
+        raise RaceError(
+            f"{kind} of shared memory by {agent.describe()} is not ordered after the {other_kind} "
+            f"by {self.dimensions.describe(other)}"
+        )

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the front end says of each construct that the epilogue's language does not have."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable
+
+from epifuse.fusion.vocabulary import table
+
+ONE_DEF = "Pass one function: a def, a lambda, or the text of one def."
+ASYNC = "An epilogue cannot be an async function."
+TOO_DEEP = "The epilogue's expressions are nested too deeply for Python's parser."
+SPLIT = "Split the expression: assign parts of it to names."
+RETURN_NAMES = "Assign it to a name of its own and return that name: `D = ...`, then `return D`."
+NO_BRANCH = "Every element runs the same operations: use where(condition, a, b)."
+NO_LOOP = "Write the operations out, or build the text of the function in Python."
+NO_EFFECT = "Accepted statements: assignments to fresh names, then one return of names."
+FRESH = "Every name is assigned once (SSA): write `{0}2 = {0} {1} ...` and go on with the fresh name."
+USE_WHERE = "Use where(condition, a, b), nested for several conditions."
+
+OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.MatMult: "@",
+    ast.BitOr: "|",
+    ast.BitAnd: "&",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+    ast.Pow: "**",
+    ast.Not: "not",
+    ast.Invert: "~",
+    ast.And: "and",
+    ast.Or: "or",
+    ast.Is: "is",
+    ast.IsNot: "is not",
+    ast.In: "in",
+    ast.NotIn: "not in",
+}
+
+OPERATOR_ADVICE: dict[type[ast.AST], str] = {
+    ast.FloorDiv: "Use floor(a / b).",
+    ast.Mod: "Use a - floor(a / b) * b.",
+    ast.MatMult: "An epilogue works element by element; the product is the GEMM itself.",
+    ast.BitOr: USE_WHERE,
+    ast.BitAnd: USE_WHERE,
+    ast.BitXor: USE_WHERE,
+    ast.Not: USE_WHERE,
+    ast.Invert: USE_WHERE,
+    ast.And: USE_WHERE,
+    ast.Or: USE_WHERE,
+}
+
+_STATEMENTS: dict[type[ast.AST], tuple[str, str]] = {
+    ast.If: ("an 'if' statement", NO_BRANCH),
+    ast.For: ("a 'for' loop", NO_LOOP),
+    ast.AsyncFor: ("an 'async for' loop", NO_LOOP),
+    ast.While: ("a 'while' loop", NO_LOOP),
+    ast.With: ("a 'with' statement", NO_EFFECT),
+    ast.AsyncWith: ("an 'async with' statement", NO_EFFECT),
+    ast.Try: ("a 'try' statement", NO_EFFECT),
+    ast.TryStar: ("a 'try' statement", NO_EFFECT),
+    ast.Match: ("a 'match' statement", NO_BRANCH),
+    ast.Assert: ("an 'assert' statement", "Check operands before the call."),
+    ast.Delete: ("a 'del' statement", "Names need no release: what nothing uses is removed."),
+    ast.Global: ("a 'global' statement", NO_EFFECT),
+    ast.Nonlocal: ("a 'nonlocal' statement", NO_EFFECT),
+    ast.Import: ("an 'import' statement", "Import outside of the epilogue."),
+    ast.ImportFrom: ("an 'import' statement", "Import outside of the epilogue."),
+    ast.Pass: ("a 'pass' statement", NO_EFFECT),
+    ast.Raise: ("a 'raise' statement", "Check operands before the call."),
+    ast.Break: ("a 'break' statement", NO_LOOP),
+    ast.Continue: ("a 'continue' statement", NO_LOOP),
+    ast.FunctionDef: ("a nested function", "Define it outside of the epilogue: plain functions are inlined."),
+    ast.AsyncFunctionDef: ("a nested async function", NO_EFFECT),
+    ast.ClassDef: ("a class", NO_EFFECT),
+    ast.Expr: ("an expression whose value is not used", NO_EFFECT),
+    ast.Return: ("a 'return' statement", NO_EFFECT),
+    ast.Assign: ("an assignment", NO_EFFECT),
+    ast.AugAssign: ("an augmented assignment", NO_EFFECT),
+    ast.AnnAssign: ("an annotated assignment", NO_EFFECT),
+}
+
+_EXPRESSIONS: dict[type[ast.AST], tuple[str, str]] = {
+    ast.IfExp: ("a conditional expression", NO_BRANCH),
+    ast.BoolOp: ("a boolean expression", USE_WHERE),
+    ast.Subscript: ("a subscript", "Slice operands before the call; an epilogue works on whole tensors."),
+    ast.Attribute: ("attribute access", "Attributes are read of modules only: torch.relu, F.gelu, math.pi."),
+    ast.JoinedStr: ("an f-string", "Numbers and operands are the only values."),
+    ast.Lambda: ("an inner lambda", "Define it outside of the epilogue: plain functions are inlined."),
+    ast.NamedExpr: ("an assignment expression (:=)", "Assign on a line of its own."),
+    ast.ListComp: ("a list comprehension", NO_LOOP),
+    ast.SetComp: ("a set comprehension", NO_LOOP),
+    ast.DictComp: ("a dict comprehension", NO_LOOP),
+    ast.GeneratorExp: ("a generator expression", NO_LOOP),
+    ast.Starred: ("a starred expression", "Write the values out."),
+    ast.Tuple: ("a tuple", "A tuple stands only in `a, b = x, y` and in `return D, F`."),
+    ast.List: ("a list", "Numbers and operands are the only values."),
+    ast.Dict: ("a dict", "Numbers and operands are the only values."),
+    ast.Set: ("a set", "Numbers and operands are the only values."),
+    ast.Yield: ("a 'yield'", "An epilogue returns its outputs: it cannot be a generator."),
+    ast.YieldFrom: ("a 'yield'", "An epilogue returns its outputs: it cannot be a generator."),
+    ast.Await: ("an 'await'", "An epilogue cannot wait."),
+    ast.Slice: ("a slice", "Slice operands before the call."),
+}
+
+
+def name_of(node: ast.AST) -> str:
+    """The construct in the words of a message, with an article."""
+    return describe(node)[0]
+
+
+def describe(node: ast.AST) -> tuple[str, str]:
+    """The construct's name with an article, and what to write instead."""
+    found = _STATEMENTS.get(type(node)) or _EXPRESSIONS.get(type(node))
+    if found is None:
+        return f"a construct ({type(node).__name__})", NO_EFFECT
+    return found
+
+
+def nearest(name: str, others: Iterable[str] = ()) -> str:
+    """A sentence that suggests known names like ``name``."""
+    known = [row.name for row in table.rows()]
+    close = difflib.get_close_matches(name, [*others, *known], n=3, cutoff=0.6)
+    if not close:
+        close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
+    start = f"Did you mean {' or '.join(dict.fromkeys(close))}? " if close else ""
+    return f"{start}Operations: {', '.join(known)}."

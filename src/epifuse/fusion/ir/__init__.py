@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The graph of an epilogue: nodes, inference, verification, printing."""

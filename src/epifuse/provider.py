@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Provider``: a named set of operator families, and the registry through which ours and users' come alike."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from epifuse.arguments import EpilogueArguments, RuntimeArguments
+from epifuse.operator import MetadataFilter, Operator
+from epifuse.status import Status
+from epifuse.target import TargetLike, TargetSm
+
+ENTRY_POINT_GROUP = "epifuse.providers"
+BUILT_IN: Mapping[str, str] = {"cutedsl": "epifuse_cutedsl:CuTeDSLProvider", "cpu": "epifuse_cpu:CpuProvider"}
+"""Ours, found also where the package runs from its source folders and no entry point is installed."""
+
+
+class Provider:
+    """Base of a set of operator families. Subclasses add families with the ``register`` decorator."""
+
+    _operator_classes_by_argtype: ClassVar[dict[type[RuntimeArguments], list[type[Operator]]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._operator_classes_by_argtype = {}
+
+    @classmethod
+    def register(cls, operator_class: type[Operator]) -> type[Operator]:
+        """Add an ``Operator`` subclass to this provider; a class decorator.
+
+        Raises:
+            TypeError: the class is no ``Operator`` or does not say which arguments it takes.
+        """
+        if not (isinstance(operator_class, type) and issubclass(operator_class, Operator)):
+            raise TypeError(f"{operator_class!r} must be a subclass of Operator to register with {cls.__name__}")
+        if not hasattr(operator_class, "supported_args_type"):
+            raise TypeError(f"Operator subclass {operator_class.__name__} must define 'supported_args_type'.")
+        operator_class._provider = cls
+        families = cls._operator_classes_by_argtype.setdefault(operator_class.supported_args_type, [])
+        families.append(operator_class)
+        available_providers.touch()
+        return operator_class
+
+    @classmethod
+    def unregister(cls, operator_class: type[Operator]) -> None:
+        """Take a family out again (a notebook cell that defines its class anew does so first)."""
+        cls._operator_classes_by_argtype.get(operator_class.supported_args_type, []).remove(operator_class)
+        available_providers.touch()
+
+    @classmethod
+    def families(cls, args: RuntimeArguments | None = None) -> list[type[Operator]]:
+        """The registered operator classes that take these arguments; all of them where None."""
+        if args is not None:
+            return list(cls._operator_classes_by_argtype.get(type(args), []))
+        return [family for families in cls._operator_classes_by_argtype.values() for family in families]
+
+    @classmethod
+    def generate_operators(
+        cls,
+        metadata_filter: MetadataFilter | None = None,
+        epilogue_args: EpilogueArguments | None = None,
+        target_sm: TargetLike = None,
+        args: RuntimeArguments | None = None,
+    ) -> list[Operator]:
+        """The operators of all families that may fit, each family's best first (see ``Operator``)."""
+        target = TargetSm.ensure(target_sm)
+        found: list[Operator] = []
+        for family in cls.families(args):
+            if target is not None and getattr(family, "designed_for_min_cc", 0) > target.cc:
+                continue
+            found += family.generate_operators(
+                metadata_filter, epilogue_args=epilogue_args, target_sm=target, args=args
+            )
+        return found
+
+    @classmethod
+    def _explain(cls, args: Any, target_sm: TargetSm | None) -> Status:
+        """Why a provider without any family for these arguments has none."""
+        return Status.fail(f"{cls.__name__} has no operator family for {type(args).__name__}")
+
+
+class ProviderRegistry(Mapping[str, type[Provider]]):
+    """Providers by name. Built-in ones and entry points are imported at the first look, never by ``import epifuse``.
+
+    ``failures`` holds why an entry point could not be loaded; ``version`` grows with each change.
+    """
+
+    def __init__(self) -> None:
+        self._providers: dict[str, type[Provider]] = {}
+        self._lock = threading.RLock()
+        self._loaded = False
+        self.failures: dict[str, str] = {}
+        self.version = 0
+
+    def add(self, name: str, provider: type[Provider]) -> None:
+        """Register a provider under a name; a later one of the same name replaces it."""
+        with self._lock:
+            self._providers[name] = provider
+            self.version += 1
+
+    def remove(self, name: str) -> None:
+        """Take a provider out.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        with self._lock:
+            del self._providers[name]
+            self.version += 1
+
+    def touch(self) -> None:
+        """Note that a provider's families changed."""
+        with self._lock:
+            self.version += 1
+
+    def _load(self) -> dict[str, type[Provider]]:
+        if self._loaded:
+            return self._providers
+        with self._lock:
+            if self._loaded:
+                return self._providers
+            sources = dict(BUILT_IN)
+            for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+                sources.setdefault(point.name, point.value)
+            for name, source in sources.items():
+                self._load_one(name, source)
+            self._loaded = True
+        return self._providers
+
+    def _load_one(self, name: str, source: str) -> None:
+        if name in self._providers:
+            return
+        module, _, attribute = source.partition(":")
+        try:
+            self.add(name, getattr(importlib.import_module(module), attribute))
+        except Exception as error:  # noqa: BLE001 - a third party's import may raise anything; discovery must go on
+            self.failures[name] = f"{source} could not be loaded: {type(error).__name__}: {error}"
+
+    def __getitem__(self, name: str) -> type[Provider]:
+        return self._load()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._load()))
+
+    def __len__(self) -> int:
+        return len(self._load())
+
+
+available_providers = ProviderRegistry()
+"""All providers by name."""
+
+
+def register_provider(name: str) -> Callable[[type[Provider]], type[Provider]]:
+    """Class decorator that makes a provider known under ``name``.
+
+    Raises:
+        TypeError: the class is no ``Provider``.
+    """
+
+    def add(provider: type[Provider]) -> type[Provider]:
+        if not (isinstance(provider, type) and issubclass(provider, Provider)):
+            raise TypeError(f"{provider!r} must be a subclass of Provider")
+        available_providers.add(name, provider)
+        return provider
+
+    return add

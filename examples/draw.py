@@ -17,7 +17,7 @@ def feed_forward(accum, bias, residual, alpha):
 
 
 graph = ops.fusion.frontend.parse(feed_forward)
-print(show.graph_tree(graph))
+print(graph)
 print(show.graph_mermaid(graph))
 picture = Path(tempfile.mkdtemp()) / "feed_forward.svg"
 picture.write_text(show.graph_svg(graph), encoding="utf-8")

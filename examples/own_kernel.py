@@ -22,7 +22,7 @@ class MyGemm(ops.Operator):
 
     def _supports(self, args, target_sm=None):
         unknown = {c.primitive for c in args.plan.computes} - set(EMIT) or {r.combine for r in args.plan.reduces}
-        return ops.Status.fail(f"MyGemm does not know {', '.join(unknown)}") if unknown else ops.Status.success()
+        return ops.Status.fail(f"MyGemm does not know {sorted(unknown)}") if unknown else ops.Status.success()
 
     def _compile(self, args, target_sm=None):
         return ops.CompiledArtifact(args.plan, self, None)

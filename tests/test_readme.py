@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from epifuse.commands.functions import load_function
+from epifuse.fusion import frontend
+from epifuse.fusion.ir import show
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -28,6 +32,12 @@ def test_program_runs(number, tmp_path):
         [sys.executable, str(path)], capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_the_picture_is_what_draw_makes(capsys):
+    function = load_function(str(ROOT / "examples/draw.py:feed_forward"))
+    picture = show.graph_svg(frontend.parse(function))
+    assert (ROOT / "docs/feed_forward.svg").read_text(encoding="utf-8").strip() == picture.strip()
 
 
 @pytest.mark.parametrize("link", LINKS)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from epifuse.dtypes import BOOL, FLOAT64, INT64, DType
+from epifuse.dtypes import BOOL, INT64, DType
 from epifuse.fusion.plan import Access, EpiloguePlan, PlanCompute, PlanLoad, PlanReduce, PlanStore
 from epifuse.runtime.rounding import round_to
 from epifuse_cpu.primitives import emit
@@ -77,7 +77,7 @@ class _Evaluation:
             return round_to(self.accum, load.compute_dtype)
         operand = self.operands[load.operand]
         if isinstance(operand, torch.Tensor):
-            return round_to(_placed(operand, load, self._shape(load.halved)), load.compute_dtype)
+            return round_to(_placed(operand.detach(), load, self._shape(load.halved)), load.compute_dtype)
         return round_to(_number(operand, load.dtype, self.accum), load.compute_dtype)
 
     def _compute(self, compute: PlanCompute) -> torch.Tensor:
@@ -112,6 +112,8 @@ def _placed(x: torch.Tensor, load: PlanLoad, shape: tuple[int, int, int]) -> tor
 
 def _number(value: Number, dtype: DType, like: torch.Tensor) -> torch.Tensor:
     """A number as (1, 1, 1), rounded once to ``dtype``; integers beyond int64 go by way of float64."""
-    whole = isinstance(value, int) and INT64.lowest <= value < -INT64.lowest
-    carrier = INT64 if whole else FLOAT64
-    return round_to(torch.full((1, 1, 1), value, dtype=carrier.torch, device=like.device), dtype)
+    if isinstance(value, int) and INT64.lowest <= value < -INT64.lowest:
+        exact = torch.full((1, 1, 1), value, dtype=torch.int64, device=like.device)
+    else:
+        exact = torch.full((1, 1, 1), float(value), dtype=torch.float64, device=like.device)
+    return round_to(exact, dtype)

@@ -10,6 +10,7 @@ import torch
 from epifuse.arguments import EpilogueArguments, GemmArguments
 from epifuse.dtypes import DType
 from epifuse.errors import UnsupportedError
+from epifuse.fusion.plan import EpiloguePlan
 from epifuse.metadata import DenseTensorConstraints, EpilogueMetadata, GemmOperandsMetadata, OperatorMetadata
 from epifuse.operator import MetadataFilter, Operator
 from epifuse.provider import Provider
@@ -47,7 +48,7 @@ class CpuGemmOperator(Operator):
         self, args: GemmArguments, compiled_artifact: CompiledArtifact, stream: Any, workspace: Any = None
     ) -> None:
         _require_data(args)
-        with torch.no_grad():
+        with torch.inference_mode():  # makes no gradients, and may write outputs that were made in that mode
             accum = accumulate(args.A.view, args.B.view, args.accumulator_type)
             results = evaluate(args.plan, accum, args.loads)
             # All is computed before the first write: a failure leaves outputs untouched, and C may be D.
@@ -63,24 +64,27 @@ class CpuGemmOperator(Operator):
         args: GemmArguments | None = None,
     ) -> list[Operator]:
         if args is None:
-            made = [] if target_sm else [cls(_metadata(cls, a, b, acc, None)) for a, b, acc in combinations()]
+            listed = () if target_sm else combinations()
+            made = [cls(_metadata(a, b, out, acc)) for a, b, acc in listed for out in dict.fromkeys((acc, a))]
         elif _answer(args, target_sm):
-            epilogue = EpilogueMetadata(args.plan) if args.epilogue is not None else None
-            a, b = args.A.traits.dtype, args.B.traits.dtype
-            made = [cls(_metadata(cls, a, b, args.accumulator_type, epilogue), accepted=args.key)]
+            plan = None if args.epilogue is None else args.plan
+            dtypes = (args.A.traits.dtype, args.B.traits.dtype, args.out.traits.dtype, args.accumulator_type)
+            made = [cls(_metadata(*dtypes, plan), accepted=args.key)]
         else:
             made = []
         return [operator for operator in made if metadata_filter(operator.metadata)]
 
 
-def _metadata(
-    cls: type[Operator], a: DType, b: DType, accumulator: DType, epilogue: EpilogueMetadata | None
-) -> OperatorMetadata:
-    name = f"epifuse_cpu.gemm_{a.short}_{b.short}_{accumulator.short}"
-    if epilogue is not None:
-        name += f"_{epilogue.plan.key[:16]}"
-    operands = GemmOperandsMetadata(DenseTensorConstraints(a), DenseTensorConstraints(b), None, accumulator)
-    return OperatorMetadata(name, cls, (), operands, None, epilogue)
+def _metadata(a: DType, b: DType, out: DType, accumulator: DType, plan: EpiloguePlan | None = None) -> OperatorMetadata:
+    a_any, b_any, out_any = (DenseTensorConstraints(dtype) for dtype in (a, b, out))
+    name = f"epifuse_cpu.gemm_{a.short}_{b.short}_{out.short}_{accumulator.short}"
+    return OperatorMetadata(
+        operator_name=name if plan is None else f"{name}_{plan.key[:16]}",
+        operator_class=CpuGemmOperator,
+        supported_targets=(),
+        operands=GemmOperandsMetadata(a_any, b_any, out_any, accumulator),
+        epilogue=None if plan is None else EpilogueMetadata(plan),
+    )
 
 
 def _answer(args: GemmArguments, target_sm: TargetSm | None) -> Status:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import ctypes
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 # cute.compile aborts the process when two threads compile at once. Never held while a compiled function runs.
 COMPILE_LOCK = threading.RLock()
@@ -44,6 +46,19 @@ def runtime_calls(module: Any) -> list[str]:
         if is_runtime_call(name):
             found.append(name)
     return found
+
+
+def load_runtime_library() -> None:
+    """Load the DSL's run-time library for everyone in the process.
+
+    Exporting host code for an architecture that is not this machine's resolves the library's symbols, and fails
+    without it. It needs no driver.
+    """
+    from cutlass.base_dsl.env_manager import get_prefix_dsl_libs
+
+    for path in (get_prefix_dsl_libs("CUTE_DSL") or "").split(os.pathsep):
+        if path:
+            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
 
 def build_engine(module: Any, functions: Mapping[str, int]) -> Any:
@@ -114,6 +129,14 @@ def leave_unloading_to_us(compiled: Any) -> None:
     compiled._load_cuda_library = load_and_keep
 
 
+def runtime_tensor(value: Any) -> tuple[int, list[int], list[int], int] | None:
+    """The address, shape, strides and bits of an element of a tensor that `from_dlpack` made; None for other values."""
+    runtime = sys.modules.get("cutlass.cute.runtime")
+    if runtime is None or type(value) is not runtime._Tensor:
+        return None
+    return value.data_ptr, list(value.shape), list(value.stride), value.element_type.width
+
+
 # --- compiling ------------------------------------------------------------------------------------------------------
 
 
@@ -155,77 +178,101 @@ def original_compile(compiler: Any, function: Any, *args: Any, **kwargs: Any) ->
     return getattr(inner, "replaces", inner)(compiler, function, *args, **kwargs)
 
 
-class _Replacements:
-    """Attributes that stand in front of the DSL's own, from the first entry to the last exit of any thread."""
+# --- standing in front of the DSL -----------------------------------------------------------------------------------
+
+
+class Hook(NamedTuple):
+    """What stands in front of the DSL: answers about the hardware, another `cute.compile`, another `from_dlpack`.
+
+    `hardware()` gives None, which leaves the DSL its own answers, or an object with `active_clusters(size)`,
+    `sm_count` and `l2_bytes`. `tensor(value)` gives what is to be converted in the place of a framework's tensor.
+    """
+
+    hardware: Callable[[], Any]
+    compile: Callable[..., Any] | None = None
+    tensor: Callable[[Any], Any] | None = None
+
+
+class _Front:
+    """The hooks in force, newest last; the DSL's own attributes are replaced while there are any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._entries = 0
+        self._hooks: list[Hook] = []
         self._saved: list[tuple[type, str, Any]] = []
 
-    def enter(self, wanted: Callable[[], list[tuple[type, str, Callable[[Any], Any]]]]) -> None:
+    def add(self, hook: Hook) -> None:
         with self._lock:
-            self._entries += 1
-            if self._entries > 1:
-                return
-            for owner, name, make in wanted():
-                original = vars(owner)[name]
-                replacement = make(original)
-                replacement.replaces = original
-                self._saved.append((owner, name, original))
-                setattr(owner, name, replacement)
+            if not self._hooks:
+                self._replace()
+            self._hooks.append(hook)
 
-    def leave(self) -> None:
+    def remove(self, hook: Hook) -> None:
         with self._lock:
-            self._entries -= 1
-            while not self._entries and self._saved:
-                owner, name, original = self._saved.pop()
-                setattr(owner, name, original)
+            self._hooks.remove(hook)
+            while not self._hooks and self._saved:
+                setattr(*self._saved.pop())
 
+    def hardware(self) -> Any:
+        answers = (hook.hardware() for hook in reversed(self._hooks))
+        return next((answer for answer in answers if answer is not None), None)
 
-_REPLACEMENTS = _Replacements()
+    def _replace(self) -> None:
+        from cutlass import cute
+        from cutlass.cute import runtime
+        from cutlass.utils import HardwareInfo
 
+        self._put(runtime._Tensor, "__init__", self._convert)
+        self._put(type(cute.compile), "_compile", self._compile)
+        self._put(HardwareInfo, "__init__", self._instead(lambda _, device_id=0: None))
+        self._put(HardwareInfo, "get_max_active_clusters", self._instead(_active_clusters))
+        self._put(HardwareInfo, "get_device_multiprocessor_count", self._instead(lambda chip: chip.sm_count))
+        self._put(HardwareInfo, "get_l2_cache_size_in_bytes", self._instead(lambda chip: chip.l2_bytes))
 
-@contextlib.contextmanager
-def replaced(compile_hook: Callable[..., Any], hardware: Callable[[], Any]) -> Iterator[None]:
-    """Inside, every cute.compile goes through `compile_hook`, and HardwareInfo answers from `hardware()`.
+    def _put(self, owner: type, name: str, make: Callable[[Any], Any]) -> None:
+        original = vars(owner)[name]
+        replacement = make(original)
+        replacement.replaces = original
+        self._saved.append((owner, name, original))
+        setattr(owner, name, replacement)
 
-    `hardware()` gives None, which leaves the DSL its own answers, or an object with `active_clusters(size)`,
-    `sm_count` and `l2_bytes`.
-    """
-    _REPLACEMENTS.enter(lambda: _wanted(compile_hook, hardware))
-    try:
-        yield
-    finally:
-        _REPLACEMENTS.leave()
+    def _compile(self, original: Any) -> Any:
+        def compile_(compiler: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+            found = next((hook.compile for hook in reversed(self._hooks) if hook.compile), original)
+            return found(compiler, function, *args, **kwargs)
 
+        return compile_
 
-def _wanted(
-    compile_hook: Callable[..., Any], hardware: Callable[[], Any]
-) -> list[tuple[type, str, Callable[[Any], Any]]]:
-    from cutlass import cute
-    from cutlass.utils import HardwareInfo
+    def _convert(self, original: Any) -> Any:
+        def initialise(converted: Any, tensor: Any, *args: Any, **kwargs: Any) -> None:
+            exchange = next((hook.tensor for hook in reversed(self._hooks) if hook.tensor), None)
+            original(converted, tensor if exchange is None else exchange(tensor), *args, **kwargs)
 
-    def instead(answer: Callable[..., Any]) -> Callable[[Any], Any]:
+        return initialise
+
+    def _instead(self, answer: Callable[..., Any]) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:
             def ask(info: Any, *args: Any, **kwargs: Any) -> Any:
-                emulated = hardware()
+                emulated = self.hardware()
                 return original(info, *args, **kwargs) if emulated is None else answer(emulated, *args, **kwargs)
 
             return ask
 
         return make
 
-    def make_compile(original: Any) -> Any:
-        def compile_(compiler: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-            return compile_hook(compiler, function, *args, **kwargs)
 
-        return compile_
+def _active_clusters(chip: Any, cluster_size: int, stream: Any = None) -> int:
+    return int(chip.active_clusters(cluster_size))
 
-    return [
-        (type(cute.compile), "_compile", make_compile),
-        (HardwareInfo, "__init__", instead(lambda _, device_id=0: None)),
-        (HardwareInfo, "get_max_active_clusters", instead(lambda chip, size, stream=None: chip.active_clusters(size))),
-        (HardwareInfo, "get_device_multiprocessor_count", instead(lambda chip: chip.sm_count)),
-        (HardwareInfo, "get_l2_cache_size_in_bytes", instead(lambda chip: chip.l2_bytes)),
-    ]
+
+_FRONT = _Front()
+
+
+@contextlib.contextmanager
+def in_front_of_the_dsl(hook: Hook) -> Iterator[None]:
+    """Let a hook act until the block ends, in all threads; blocks nest, and the newest is asked first."""
+    _FRONT.add(hook)
+    try:
+        yield
+    finally:
+        _FRONT.remove(hook)

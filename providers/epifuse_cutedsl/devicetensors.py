@@ -67,14 +67,18 @@ def extent(capsule: Any) -> Extent:
     """The memory between the first and the last element of an exported tensor."""
     view = _view(capsule)
     shape = [view.shape[dimension] for dimension in range(view.rank)]
-    if 0 in shape:
-        return Extent(view.data or 0, 0)
     strides = _compact(shape) if not view.strides else [view.strides[dimension] for dimension in range(view.rank)]
+    return span((view.data or 0) + view.byte_offset, shape, strides, view.type_bits * view.type_lanes)
+
+
+def span(address: int, shape: list[int], strides: list[int], element_bits: int) -> Extent:
+    """The memory between the first and the last element of a strided tensor whose element 0 is at `address`."""
+    if 0 in shape:
+        return Extent(address, 0)
     steps = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
-    element_bits = view.type_bits * view.type_lanes
     first = sum(step for step in steps if step < 0) * element_bits // 8
     elements = sum(abs(step) for step in steps) + 1
-    return Extent((view.data or 0) + view.byte_offset + first, -(-elements * element_bits // 8))
+    return Extent(address + first, -(-elements * element_bits // 8))
 
 
 @contextlib.contextmanager

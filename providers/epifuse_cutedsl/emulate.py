@@ -12,16 +12,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import Any
 
-from epifuse.emulator import EmulatedDevice, NoDeviceError, current, interpose
+from epifuse.emulator import EmulatedDevice, EmulatorError, NoDeviceError, current, interpose
 from epifuse.emulator.driver import Driver
 from epifuse.emulator.hostabi import address_of, c_function
 from epifuse.emulator.queries import active_clusters
 
 from . import compat
-from .devicetensors import DeviceTensor, allow, is_cpu_tensor
+from .devicetensors import DeviceTensor, allow, is_cpu_tensor, span
 
 _CUDA_PREFIX = "_cu"
 _LIBRARY_SLOTS = 8
@@ -42,11 +43,11 @@ def compile_emulated(function: Any, *args: Any, **kwargs: Any) -> EmulatedFuncti
 
 @contextlib.contextmanager
 def every_compile() -> Iterator[None]:
-    """Inside, whatever calls `cute.compile` or asks `HardwareInfo` meets the device that is entered, if one is.
+    """Inside, whoever calls `cute.compile`, `from_dlpack` or `HardwareInfo` meets the device that is entered, if any.
 
     For kernels that are not ours: a vendor's operators compile themselves.
     """
-    with compat.replaced(_compile_hook, _hardware):
+    with compat.in_front_of_the_dsl(compat.Hook(_hardware, _compile_hook, _as_device_tensor)):
         yield
 
 
@@ -72,9 +73,10 @@ class EmulatedFunction:
     kernel does wrong, and what the driver refuses, is raised to the caller. Other attributes are the DSL object's.
     """
 
-    def __init__(self, compiled: Any, driver: Driver) -> None:
+    def __init__(self, compiled: Any, driver: Driver, *, has_host_code: bool = True) -> None:
         self._compiled = compiled
         self._driver = driver
+        self._has_host_code = has_host_code
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._compiled, name)
@@ -87,6 +89,12 @@ class EmulatedFunction:
                 "a kernel compiled for an emulated device was called while no device is emulated",
                 where=str(getattr(self._compiled, "function_name", "")),
                 advice="call it inside `with epifuse.emulator.device(...)`, or compile it again for the real device",
+            )
+        if not self._has_host_code:
+            raise EmulatorError(
+                f"the DSL built no host code that runs on the emulated {device.chip.name}",
+                where=str(getattr(self._compiled, "function_name", "")),
+                advice="compile for the emulated chip's own target, with the DSL's default compiler backend",
             )
         self._driver.failures.take()
         with contextlib.ExitStack() as visible:
@@ -107,6 +115,7 @@ class HostRuntime:
     """The functions that the DSL's run-time library would give one piece of host code, answered by a driver."""
 
     def __init__(self, driver: Driver) -> None:
+        self.engines_built = 0
         self._driver = driver
         self._loaded: dict[int, Any] = {}
         self._names: dict[int, bytes] = {}
@@ -123,6 +132,7 @@ class HostRuntime:
         functions = {name: self.function(name) for name in compat.runtime_calls(module)}
         engine = compat.build_engine(module, {name: address_of(function) for name, function in functions.items()})
         engine.keeps_alive = functions
+        self.engines_built += 1
         return engine
 
     def function(self, name: str) -> Any:
@@ -184,6 +194,16 @@ def _hardware() -> _Hardware | None:
     return None if device is None else _Hardware(device)
 
 
+def _hardware_in_this_thread(device: EmulatedDevice) -> compat.Hook:
+    """Other threads may be compiling for the real device."""
+    hardware, thread = _Hardware(device), threading.get_ident()
+    return compat.Hook(lambda: hardware if threading.get_ident() == thread else None)
+
+
+def _as_device_tensor(tensor: Any) -> Any:
+    return DeviceTensor(tensor) if current() is not None and is_cpu_tensor(tensor) else tensor
+
+
 def _compile_hook(compiler: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
     if current() is None:
         return compat.original_compile(compiler, function, *args, **kwargs)
@@ -203,13 +223,17 @@ def _compile(compiler: Any, function: Any, *args: Any, **kwargs: Any) -> Emulate
         compiler, options = compat.keeping_ptx(compiler, kwargs.pop("options", None), directory, arch)
         if options is not None:
             kwargs["options"] = options
-        with compat.target_arch(arch), compat.engines_built_by(runtime.engine):
+        with (
+            compat.target_arch(arch),
+            compat.engines_built_by(runtime.engine),
+            compat.in_front_of_the_dsl(_hardware_in_this_thread(device)),
+        ):
             compiled = compat.original_compile(compiler, function, *args, **kwargs)
     compat.leave_unloading_to_us(compiled)
     ptx = compiled.__ptx__
     if ptx:
         driver.add_image(ptx)
-    return EmulatedFunction(compiled, driver)
+    return EmulatedFunction(compiled, driver, has_host_code=runtime.engines_built > 0)
 
 
 def _argument(value: Any, name: str, device: EmulatedDevice, visible: contextlib.ExitStack) -> Any:
@@ -217,6 +241,9 @@ def _argument(value: Any, name: str, device: EmulatedDevice, visible: contextlib
     if isinstance(value, tuple | list):
         parts = [_argument(part, f"{name}.{index}", device, visible) for index, part in enumerate(value)]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    converted = compat.runtime_tensor(value)
+    if converted is not None:
+        allow(device, span(*converted), name, visible)
     if not is_cpu_tensor(value):
         return value
     import tvm_ffi

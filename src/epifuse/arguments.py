@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from epifuse import dtypes
-from epifuse.binding import Bound, bind
+from epifuse.binding import Bound, View, bind
 from epifuse.dtypes import DType
 from epifuse.errors import DtypeError, OperandError, OperandTypeError, ShapeError
 from epifuse.fusion import frontend
@@ -143,7 +143,7 @@ class EpilogueArguments:
                 advice=f"The function knows {', '.join(tensors) or 'no operand'}.",
             )
         outputs = set(graph.outputs)
-        self._views = {name: _view(name, value, name in outputs) for name, value in tensors.items()}
+        self._views: dict[str, View] = {name: _view(name, value, name in outputs) for name, value in tensors.items()}
         self.epilogue_fn = epilogue_fn
         self.graph = graph
         self.tensors = MappingProxyType(tensors)
@@ -183,7 +183,7 @@ def _checked_move(name: str, move: Load | Store, is_output: bool) -> Load | Stor
     return move
 
 
-def _view(name: str, value: Any, is_output: bool) -> tuple[torch.Tensor, Traits] | Number:
+def _view(name: str, value: Any, is_output: bool) -> View:
     if isinstance(value, torch.Tensor):
         return value, traits_of(value)
     number = as_number(value)
@@ -335,9 +335,11 @@ class GemmArguments(RuntimeArguments):
         batch = a.shape[0] if len(a.shape) == 3 else 1
         problem = Problem(batch, a.shape[-2], b.shape[-1], len(a.shape))
         if epilogue is None:
-            graph, views, routes = _PLAIN, {"out": (o.view, o.traits)}, {}
+            graph, routes = _PLAIN, {}
+            views: dict[str, View] = {"out": (o.view, o.traits)}
         else:
-            graph, views = epilogue.graph, epilogue._views
+            graph = epilogue.graph
+            views = epilogue._views
             routes = {name: move.route for name, move in epilogue.transports.items()} if epilogue.transports else {}
         put(self, "bound", bind(graph, views, routes, problem, accumulator, (a.traits, b.traits)))
 

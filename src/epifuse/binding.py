@@ -102,8 +102,10 @@ def _operand_spec(
     if not isinstance(view, tuple):
         if isinstance(view, int) and accumulator is dtypes.INT32:
             if not dtypes.INT32.lowest <= view <= dtypes.INT32.highest:
-                raise OperandError(f"{name}={view} does not fit int32, in which this epilogue computes.",
-                                   advice=f"Pass a float ({name}={float(view)!r}) to leave integer arithmetic.")
+                raise OperandError(
+                    f"{name}={view} does not fit int32, in which this epilogue computes.",
+                    advice=f"Pass a float ({name}={float(view)!r}) to leave integer arithmetic.",
+                )
             dtype = dtypes.INT32
         else:
             dtype = dtypes.FLOAT64 if accumulator is dtypes.FLOAT64 else dtypes.FLOAT32

@@ -94,11 +94,12 @@ def bench(
     op: Annotated[str, typer.Option(help="What is measured: host.")] = "host",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write JSON there too.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often each question is asked, of each function.")] = 300,
+    peer: Annotated[bool, typer.Option(help="Ask the Operator API the same, where it is installed.")] = True,
 ) -> None:
     """Measure."""
     from epifuse.commands import bench as command  # noqa: PLC0415
 
-    command.run(op, output, rounds)
+    command.run(op, output, rounds, peer)
 
 
 def main() -> None:

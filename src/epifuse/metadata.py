@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from epifuse.arguments import DenseTensor, GemmArguments, RuntimeArguments
 from epifuse.dtypes import DType
 from epifuse.fusion.plan import EpiloguePlan
+from epifuse.runtime.tensors import MAX_ALIGNMENT_BYTES
 from epifuse.status import Status
 from epifuse.target import TargetLike, TargetSm
 
 if TYPE_CHECKING:
     from epifuse.operator import Operator
-    from epifuse.discovery import Provider
+    from epifuse.provider import Provider
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class DenseTensorConstraints:
         traits = operand.traits
         if traits.dtype is not self.dtype:
             return Status.fail(f"Expected dtype {self.dtype.name}, got {traits.dtype.name}")
-        if traits.address is not None and traits.alignment_bytes < min(self.alignment_bytes, 128):
+        if traits.address is not None and traits.alignment_bytes < min(self.alignment_bytes, MAX_ALIGNMENT_BYTES):
             return Status.fail(
                 f"Expected a pointer aligned to {self.alignment_bytes} bytes, got {traits.alignment_bytes}"
             )

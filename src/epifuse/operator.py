@@ -17,7 +17,7 @@ from epifuse.target import TargetLike, TargetSm
 from epifuse.workspace import AllocationRequirement, Workspace
 
 if TYPE_CHECKING:
-    from epifuse.discovery import Provider
+    from epifuse.provider import Provider
 
 MetadataFilter = Callable[[OperatorMetadata], bool]
 

@@ -121,13 +121,12 @@ class ProviderRegistry(Mapping[str, type[Provider]]):
         if self._loaded:
             return self._providers
         with self._lock:
-            if self._loaded:
-                return self._providers
             sources = dict(BUILT_IN)
             for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
                 sources.setdefault(point.name, point.value)
             for name, source in sources.items():
-                self._load_one(name, source)
+                if not self._loaded:
+                    self._load_one(name, source)
             self._loaded = True
         return self._providers
 

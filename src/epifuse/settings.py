@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from epifuse.errors import SettingError
 from epifuse.target import TargetSm
@@ -50,6 +51,13 @@ class Setting(Generic[T]):
             ) from error
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    return number
+
+
 ARCH: Setting[TargetSm | None] = Setting(
     name="target architecture",
     variable="CUTE_DSL_ARCH",
@@ -59,5 +67,23 @@ ARCH: Setting[TargetSm | None] = Setting(
     parse=TargetSm,
 )
 
-TABLE: tuple[Setting[TargetSm | None], ...] = (ARCH,)
+CACHE_DIR: Setting[Path] = Setting(
+    name="kernel cache",
+    variable="EPIFUSE_CACHE_DIR",
+    default=Path("~/.cache/epifuse").expanduser(),
+    accepts="a folder that may be written to (it is made when first needed)",
+    summary="Where compiled kernels are kept, so that another process need not compile them again.",
+    parse=lambda text: Path(text).expanduser(),
+)
+
+CACHE_LIMIT_MIB: Setting[int] = Setting(
+    name="kernel cache limit",
+    variable="EPIFUSE_CACHE_LIMIT_MIB",
+    default=512,
+    accepts="a number of MiB; 0 keeps nothing but the newest kernel",
+    summary="How large the kernel cache may grow; the kernels used longest ago go first.",
+    parse=_count,
+)
+
+TABLE: tuple[Setting[Any], ...] = (ARCH, CACHE_DIR, CACHE_LIMIT_MIB)
 """Every setting, in the order in which ``python -m epifuse doctor`` lists them."""

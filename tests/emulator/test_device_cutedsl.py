@@ -15,8 +15,9 @@ from epifuse.emulator.device import EmulatedDevice, entered
 
 cutlass = pytest.importorskip("cutlass")
 
+from cuda.bindings.driver import CUstream  # noqa: E402
 from cutlass import cute  # noqa: E402
-from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_ptr  # noqa: E402
+from cutlass.cute.runtime import from_dlpack, make_fake_compact_tensor, make_fake_stream, make_ptr  # noqa: E402
 from cutlass.cutlass_dsl import CuTeDSL  # noqa: E402
 from cutlass.utils import HardwareInfo  # noqa: E402
 
@@ -42,7 +43,7 @@ def add_pointers(a: cute.Pointer, b: cute.Pointer, c: cute.Pointer, size: cutlas
 
 
 @cute.jit
-def add_tensors(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, stream):
+def add_tensors(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, stream: CUstream):
     size = cute.size(a)
     add_kernel(a, b, c, size).launch(
         grid=[(size + THREADS - 1) // THREADS, 1, 1], block=[THREADS, 1, 1], smem=2048, stream=stream
@@ -50,7 +51,7 @@ def add_tensors(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, stream):
 
 
 @cute.jit
-def add_in_clusters(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, stream):
+def add_in_clusters(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, stream: CUstream):
     size = cute.size(a)
     blocks = (size + 2 * THREADS - 1) // (2 * THREADS) * 2
     add_kernel(a, b, c, size).launch(
@@ -224,6 +225,15 @@ def test_whether_a_kernel_is_emulated_and_for_which_chip_is_part_of_its_key(reco
     assert len(set(keys)) == 4
 
 
+def test_a_kernel_for_another_target_is_refused_when_it_is_called(recording_device, operands):
+    with entered(recording_device("90a")):
+        compiled = emulate.compile_emulated(
+            add_tensors, fake(), fake(), fake(), make_fake_stream(), options="--enable-tvm-ffi --gpu-arch sm_100a"
+        )
+        with pytest.raises(EmulatorError, match="no host code that runs on the emulated 90a"):
+            compiled(*operands, 0)
+
+
 def test_nothing_to_compile_for_is_refused():
     with pytest.raises(NoDeviceError, match="no emulated device to compile for"):
         compile_pointers()
@@ -243,6 +253,33 @@ def test_a_vendors_compile_meets_the_device_only_inside_the_block(recording_devi
         assert not isinstance(cute.compile(add_pointers, *null, cutlass.Int32(1)), emulate.EmulatedFunction)
     assert len(executor.launches) == 1
     assert (type(cute.compile)._compile, HardwareInfo.__init__, HardwareInfo.get_max_active_clusters) == original
+
+
+def test_tensors_that_the_dsl_converted_itself_are_the_devices(recording_device, executor, operands):
+    with entered(recording_device("90a")) as device, emulate.every_compile():
+        converted = [from_dlpack(operand, assumed_align=16).mark_layout_dynamic() for operand in operands]
+        assert converted[0].memspace == cute.AddressSpace.gmem
+        compiled = cute.compile(add_tensors, *converted, CUstream(0))
+        compiled(*converted, CUstream(0))
+        assert executor.launches[0].visible[:3] == [True] * 3
+        assert device.memory.find(operands[0].data_ptr()) is None
+    assert words(executor.launches[0]) == [operand.data_ptr() for operand in operands]
+    assert from_dlpack(operands[0]).memspace != cute.AddressSpace.gmem
+
+
+@cute.jit
+def add_on_every_multiprocessor(a: cute.Pointer, size: cutlass.Int32):
+    tensor = cute.make_tensor(a, cute.make_layout(size))
+    blocks = cutlass.const_expr(HardwareInfo().get_device_multiprocessor_count())
+    add_kernel(tensor, tensor, tensor, size).launch(grid=[blocks, 1, 1], block=[THREADS, 1, 1])
+
+
+def test_the_hardware_that_host_code_asks_for_while_tracing_is_the_emulated(recording_device, executor, operands):
+    with entered(recording_device("90a", sm_count=3)):
+        null = make_ptr(cutlass.Float32, 16, cute.AddressSpace.gmem, assumed_align=16)
+        compiled = emulate.compile_emulated(add_on_every_multiprocessor, null, cutlass.Int32(1))
+        compiled(pointer(operands[0]), cutlass.Int32(SIZE))
+    assert executor.launches[0].grid == (3, 1, 1)
 
 
 def test_the_dsls_own_state_is_as_before(recording_device):

@@ -7,13 +7,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from epifuse_cpu import gemm
-from epifuse_cpu.configs import FAMILIES, combinations, refusal
-from epifuse_cpu.gemm import TILE, accumulate
 
 from epifuse import dtypes
 from epifuse.dtypes import DType
 from epifuse.runtime.rounding import round_to, round_to_tf32
+from epifuse_cpu import gemm
+from epifuse_cpu.configs import FAMILIES, combinations, refusal
+from epifuse_cpu.gemm import TILE, accumulate
 
 SIZES = [(1, 1, 1), (2, 3, 5), (7, 1, 13), (1, 17, 2), (TILE, TILE, 8), (TILE + 1, TILE - 1, 31), (19, 2 * TILE + 3, 4)]
 
@@ -139,6 +139,12 @@ def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm, "_BLOCK_TILES", 1)
     assert torch.equal(accumulate(a, b, dtypes.FLOAT64), whole)
     assert (whole[0] - a @ b).abs().max() < 1e-12
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert torch.equal(accumulate(a, b, dtypes.FLOAT64), whole)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_steps_of_k_leave_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:

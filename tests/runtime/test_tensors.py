@@ -32,7 +32,7 @@ def test_traits_of_fake_and_meta_tensors_have_no_address():
     with FakeTensorMode():
         fake = torch.empty(4, 6, device="cuda", dtype=torch.bfloat16)
     traits = traits_of(fake)
-    assert (traits.device, traits.address, traits.alignment_bytes) == ("cuda:0", None, 128)
+    assert (traits.device, traits.address, traits.alignment_bytes) == ("cuda:0", None, 32)
     assert traits_of(torch.empty(3, device="meta")).address is None
 
 

@@ -37,14 +37,13 @@ PEER_EVERY = 25
 """It takes its turn in one round of so many: a call of it takes up to a thousand times as long."""
 
 
-def scaled_bias_relu(accum: Any, bias: Any, alpha: Any) -> Any:
-    """First function: a row, a scalar, an activation."""
+# The functions have no docstring, as the Operator API does not parse one.
+def scaled_bias_relu(accum: Any, bias: Any, alpha: Any) -> Any:  # noqa: D103
     D = relu(accum * alpha + bias)
     return D
 
 
-def two_scalars(accum: Any, C: Any, alpha: Any, beta: Any) -> Any:
-    """Second function: a full tensor and two scalars."""
+def two_scalars(accum: Any, C: Any, alpha: Any, beta: Any) -> Any:  # noqa: D103
     D = accum * alpha + C * beta
     return D
 

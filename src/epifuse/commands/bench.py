@@ -13,7 +13,7 @@ from epifuse.commands import screen
 from epifuse.errors import UnsupportedError
 
 
-def run(op: str, output: Path | None, rounds: int) -> None:
+def run(op: str, output: Path | None, rounds: int, peer: bool) -> None:
     """Measure, print, and write JSON to ``output``.
 
     Raises:
@@ -21,7 +21,7 @@ def run(op: str, output: Path | None, rounds: int) -> None:
     """
     if op != "host":
         raise UnsupportedError(f"There is no benchmark {op!r}.", advice="This version has --op host.")
-    result = host.run(rounds)
+    result = host.run(rounds, peer=peer)
     made = screen.table("what", "whose", "median", "p90", "allowed", "", title="Host cost in microseconds, one core")
     for row in result.measurements:
         within = row.limit_us is None or row.median_us <= row.limit_us

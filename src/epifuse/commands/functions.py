@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from epifuse import dtypes
 from epifuse.arguments import EpilogueArguments, GemmArguments
@@ -85,7 +86,7 @@ def _import(path: Path) -> ModuleType:
 
 
 def _epilogues(module: ModuleType) -> dict[str, Callable[..., Any]]:
-    found = {}
+    found: dict[str, Callable[..., Any]] = {}
     for name, value in vars(module).items():
         if inspect.isfunction(value) and value.__module__ == module.__name__:
             parameters = list(inspect.signature(value).parameters)
@@ -130,6 +131,7 @@ def invent(
 ) -> tuple[GemmArguments, dict[str, str]]:
     """Arguments for a GEMM with this epilogue, and what was assumed of operands that were not described, by name.
 
+    Its tensors are torch's fake ones: they take no memory, whatever their size, and serve discovery alone.
     A parameter without a description is the number 1.0 (or its default); an output has the shape that its value has.
 
     Raises:
@@ -142,7 +144,18 @@ def invent(
             raise EpilogueError(
                 f"The epilogue has no operand {name!r}.", advice=f"It knows {', '.join(names) or 'none'}."
             )
-    given: dict[str, Any] = {name: describe(name, text, problem) for name, text in described.items()}
+    with FakeTensorMode():
+        given: dict[str, Any] = {name: describe(name, text, problem) for name, text in described.items()}
+        assumed = _assume(graph, problem, given)
+        a = torch.empty(*problem.lead, problem.m, problem.k, dtype=problem.dtype.torch)
+        b = torch.empty(*problem.lead, problem.k, problem.n, dtype=problem.dtype.torch)
+        out = torch.empty(*problem.lead, problem.m, problem.n, dtype=_output_dtype(problem).torch)
+    epilogue = EpilogueArguments(function, **given)
+    return GemmArguments(A=a, B=b, out=out, accumulator_type=problem.accumulator, epilogue=epilogue), assumed
+
+
+def _assume(graph: Graph, problem: Problem, given: dict[str, Any]) -> dict[str, str]:
+    """Add what is missing to ``given``; what was added, in words."""
     assumed: dict[str, str] = {}
     defaults = dict(graph.defaults)
     for name in graph.inputs:
@@ -153,14 +166,9 @@ def invent(
                 given[name], assumed[name] = 1.0, "the number 1.0"
     for name in graph.outputs:
         if name not in given:
-            tensor = _output(graph, name, problem)
-            given[name] = tensor
+            tensor = given[name] = _output(graph, name, problem)
             assumed[name] = f"{tuple(tensor.shape)} {dtypes.of(tensor.dtype).name}"
-    a = torch.empty(*problem.lead, problem.m, problem.k, dtype=problem.dtype.torch)
-    b = torch.empty(*problem.lead, problem.k, problem.n, dtype=problem.dtype.torch)
-    out = torch.empty(*problem.lead, problem.m, problem.n, dtype=_output_dtype(problem).torch)
-    epilogue = EpilogueArguments(function, **given)
-    return GemmArguments(A=a, B=b, out=out, accumulator_type=problem.accumulator, epilogue=epilogue), assumed
+    return assumed
 
 
 def describe(name: str, text: str, problem: Problem) -> torch.Tensor | float | int:
@@ -176,14 +184,14 @@ def describe(name: str, text: str, problem: Problem) -> torch.Tensor | float | i
     shape_text, colon, dtype_text = text.partition(":")
     if not colon and _NUMBER.fullmatch(text):
         return float(text) if re.search(r"[.e]", text, re.IGNORECASE) else int(text)
-    extents = {"L": problem.batch or 1, "M": problem.m, "N": problem.n, "K": problem.k}
+    extents = {"L": 1 if problem.batch is None else problem.batch, "M": problem.m, "N": problem.n, "K": problem.k}
     shape = []
     for extent in filter(None, (part.strip() for part in shape_text.strip("()").split(","))):
         if extent not in extents and not extent.isdecimal():
             raise EpilogueError(
                 f"{name}={text}: {extent!r} is no extent.", advice="Expected numbers or L, M, N, K: M,N:float16."
             )
-        shape.append(extents.get(extent) or int(extent))
+        shape.append(extents[extent] if extent in extents else int(extent))
     dtype = dtypes.of(dtype_text) if dtype_text else problem.dtype
     return torch.empty(shape, dtype=dtype.torch)
 

@@ -14,10 +14,10 @@ MAX_TRANSACTIONS = (1 << 20) - 1
 class Mbarrier:
     """An mbarrier object: arrivals and transaction bytes pending in the current phase.
 
-    `phase` counts the completed phases. `completed` is what everyone has published who arrived in them.
+    `created` is the event of its initialisation. `phase` counts the completed phases. `completed` is what everyone has published who arrived in them.
     """
 
-    __slots__ = ("completed", "count", "dimension", "pending", "phase", "publishing", "transactions")
+    __slots__ = ("completed", "count", "created", "dimension", "pending", "phase", "publishing", "transactions")
 
     def __init__(self, count: int, dimensions: Dimensions, name: str) -> None:
         if not 1 <= count <= MAX_COUNT:
@@ -27,6 +27,7 @@ class Mbarrier:
         self.transactions = 0
         self.phase = 0
         self.dimension = dimensions.new(name)
+        self.created = 0
         self.completed = Clock()
         self.publishing = Clock()
 

@@ -14,7 +14,7 @@ from .lanes import LANE_INDEX, LANES, Array, Value
 from .memory import HostMemory
 from .operations import Queue
 from .program import Program, build
-from .reports import LaunchError, Place, TensorMemoryError
+from .reports import LaunchError, Place, RaceError, TensorMemoryError
 from .scheduler import Scheduler
 from .shared import CTA_SHIFT, RESERVED_BYTES
 from .state import Cluster, Cta, Grid, Index3, Options, Warp
@@ -169,6 +169,8 @@ def _run(grid: Grid) -> LaunchReport:
         if stuck > len(scheduler.running) and not _can_start(grid, scheduler):
             raise scheduler.deadlock("no warp can go on")
         scheduler.running.append(scheduler.running.pop(0))
+    while grid.queue.run_one():
+        pass
     return LaunchReport(grid.program.name, clusters, grid.queue.finished, tuple(counts))
 
 
@@ -177,6 +179,11 @@ def _can_start(grid: Grid, scheduler: Scheduler) -> bool:
 
 
 def _finish(cluster: Cluster) -> list[WarpCounts]:
+    ranks = {cta.index for cta in cluster.ctas}
+    for operation in cluster.grid.queue.in_flight():
+        if operation.holds_shared and operation.place.cta in ranks:
+            what = f"the CTA ended while shared memory was in use by a copy: {operation.describe()}"
+            raise RaceError(what, operation.place)
     for cta in cluster.ctas:
         leaked = cta.tensor_memory.leaked() if cta.tensor_memory is not None else ""
         if leaked:

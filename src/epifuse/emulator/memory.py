@@ -78,7 +78,7 @@ class HostMemory:
     def _rebuild(self) -> None:
         merged: list[tuple[int, int, str]] = []
         for (address, size), name in sorted(self._names.items()):
-            if merged and address <= merged[-1][1] and size:
+            if merged and address < merged[-1][1] and size:
                 start, end, label = merged[-1]
                 joined = label if name in label.split("+") else f"{label}+{name}"
                 merged[-1] = (start, max(end, address + size), joined)

@@ -13,13 +13,15 @@ from .reports import ExecutionError, Place
 class Operation:
     """One copy, MMA or commit in flight. As an agent it knows what its issuer knew when it was issued."""
 
-    __slots__ = ("_action", "clock", "description", "place", "stamp")
+    __slots__ = ("_action", "clock", "description", "holds_shared", "place", "stamp")
 
     def __init__(self, description: str, place: Place, clock: Clock, stamp: int) -> None:
         self.description = description
         self.place = place
         self.clock = clock
         self.stamp = stamp
+        self.holds_shared = False
+        """Whether it still reads or writes shared memory, so that its CTA must not end before it."""
         self._action: Callable[[], None] | None = None
 
     def describe(self) -> str:
@@ -63,6 +65,10 @@ class Queue:
             self.finished += 1
             return
         self._streams.setdefault(stream, deque()).append(operation)
+
+    def in_flight(self) -> list[Operation]:
+        """Every operation that is not yet carried out."""
+        return [operation for stream in self._streams.values() for operation in stream]
 
     def run_one(self) -> bool:
         """Carry out the first of some stream; False if nothing is in flight."""

@@ -202,6 +202,8 @@ class Grid:
     queue: Queue
     waiting: deque[Index3] = field(default_factory=deque)
     progress: int = 0
+    meetings: dict[Any, dict[int, int]] = field(default_factory=dict)
+    """Instructions that two CTAs must execute together, and which ranks have come."""
 
     @property
     def warps_per_cta(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -181,4 +182,8 @@ class Module:
 
     def line_text(self, line: int) -> str:
         """The text of a line, counted from 1, without surrounding blanks."""
-        return self.text.splitlines()[line - 1].strip() if line > 0 else ""
+        return self._lines[line - 1].strip() if line > 0 else ""
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self.text.splitlines()

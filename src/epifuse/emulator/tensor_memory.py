@@ -13,16 +13,18 @@ LANES = 128
 
 
 class TensorMemory:
-    """Cells, their allocation by columns, and a shadow per quarter of 32 lanes and column."""
+    """Cells, their allocation by columns, and a shadow per half quarter (16 lanes) and column."""
 
     def __init__(self, columns: int, dimensions: Dimensions) -> None:
         self.columns = columns
         self.cells: Array = np.zeros((LANES, columns), np.uint32)
         self.owner = np.zeros(columns, np.bool_)
         self.permitted = True
+        self.granted: list[int] = []
+        """First columns allocated for warps that have not yet been told."""
         self._dimensions = dimensions
-        self._allocations: dict[int, int] = {}
-        self._writer = np.zeros((4, columns), np.int64)
+        self.allocations: dict[int, int] = {}
+        self._writer = np.zeros((8, columns), np.int64)
         self._readers: dict[int, Array] = {}
 
     def find_free(self, columns: int) -> int | None:
@@ -35,23 +37,23 @@ class TensorMemory:
     def allocate(self, start: int, columns: int) -> None:
         """Take columns; their contents are unwritten."""
         self.owner[start : start + columns] = True
-        self._allocations[start] = columns
+        self.allocations[start] = columns
         self._writer[:, start : start + columns] = 0
         for readers in self._readers.values():
             readers[:, start : start + columns] = 0
 
     def free(self, start: int, columns: int) -> None:
         """Give columns back. Raises TensorMemoryError unless exactly these were allocated together."""
-        if self._allocations.get(start) != columns:
+        if self.allocations.get(start) != columns:
             raise TensorMemoryError(
                 f"dealloc of {columns} columns from {start}; allocated are {self.leaked() or 'none'}"
             )
-        del self._allocations[start]
+        del self.allocations[start]
         self.owner[start : start + columns] = False
 
     def leaked(self) -> str:
         """The allocations that exist, in words; empty if none."""
-        return ", ".join(f"{count} columns from {start}" for start, count in sorted(self._allocations.items()))
+        return ", ".join(f"{count} columns from {start}" for start, count in sorted(self.allocations.items()))
 
     def check(self, first_column: int, columns: int) -> None:
         """Raise TensorMemoryError unless the columns are allocated."""
@@ -63,30 +65,30 @@ class TensorMemory:
                 f"(allocated: {self.leaked() or 'none'})"
             )
 
-    def on_read(self, agent: Agent, quarters: slice, first_column: int, columns: int) -> None:
-        """Check and record a read by `agent` of some quarters of the lanes."""
-        span = (quarters, slice(first_column, first_column + columns))
+    def on_read(self, agent: Agent, halves: slice, first_column: int, columns: int) -> None:
+        """Check and record a read by `agent` of some half quarters of the lanes."""
+        span = (halves, slice(first_column, first_column + columns))
         self._check(agent, self._writer[span], "read", "write")
         readers = self._readers.get(agent.stamp >> 32)
         if readers is None:
             readers = self._readers[agent.stamp >> 32] = np.zeros_like(self._writer)
         readers[span] = agent.stamp
 
-    def on_write(self, agent: Agent, quarters: slice, first_column: int, columns: int, pipe: Array | None = None) -> None:
+    def on_write(self, agent: Agent, halves: slice, first_column: int, columns: int, pipe: set[int] | None = None) -> None:
         """Check and record a write; events in `pipe` are ordered by the tensor pipe itself."""
-        span = (quarters, slice(first_column, first_column + columns))
+        span = (halves, slice(first_column, first_column + columns))
         self._check(agent, self._writer[span], "write", "write", pipe)
         for readers in self._readers.values():
             self._check(agent, readers[span], "write", "read", pipe)
         self._writer[span] = agent.stamp
 
-    def settle(self, quarters: slice, first_column: int, columns: int, stamp: int, event: int) -> None:
+    def settle(self, halves: slice, first_column: int, columns: int, stamp: int, event: int) -> None:
         """Accesses stamped `stamp` are ordered before whoever knows `event`."""
-        span = (quarters, slice(first_column, first_column + columns))
+        span = (halves, slice(first_column, first_column + columns))
         part = self._writer[span]
         self._writer[span] = np.where(part == stamp, event, part)
 
-    def _check(self, agent: Agent, events: Array, kind: str, other: str, pipe: Array | None = None) -> None:
+    def _check(self, agent: Agent, events: Array, kind: str, other: str, pipe: set[int] | None = None) -> None:
         for each in np.unique(events):
             number = int(each)
             if number == 0:

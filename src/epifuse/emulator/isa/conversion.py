@@ -22,7 +22,7 @@ _NARROW = frozenset({"e4m3x2", "e5m2x2"})
 
 def _cvt(builder: Builder, instruction: Instruction) -> Step:
     *flags, result, source = instruction.modifiers
-    check_modifiers(builder, instruction, {*flags, result, source} & {*_ROUNDINGS, "ftz", "sat", "satfinite", "relu", result, source})
+    check_modifiers(builder, instruction, {*_ROUNDINGS, "ftz", "sat", "satfinite", "relu", result, source})
     mode = next((flag for flag in flags if flag in _ROUNDINGS), "")
     if result in _INTEGERS and source in _INTEGERS:
         return _between_integers(builder, instruction, result, source)

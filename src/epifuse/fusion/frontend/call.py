@@ -7,10 +7,12 @@ import ast
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from epifuse.dtypes import DType, TABLE as DTYPES, find as find_dtype
-from epifuse.errors import UnknownNameError
+from epifuse.dtypes import TABLE as DTYPES
+from epifuse.dtypes import DType
+from epifuse.dtypes import find as find_dtype
+from epifuse.errors import EpilogueSyntaxError, UnknownNameError
 from epifuse.fusion.frontend import names, refuse
 from epifuse.fusion.frontend.names import Callee, Closure, Origin, Plain, Refused, Resolved
 from epifuse.fusion.ir.node import Attribute, Literal
@@ -53,11 +55,13 @@ def callee(frame: Frame, node: ast.Call) -> tuple[Callee | Closure, ast.expr | N
         if name in frame.local:
             found: object = frame.env.get(name)
             if not isinstance(found, Callee | Closure):
-                frame.refuse(function, f"'{name}' is a value of the epilogue and cannot be called.")
+                raise frame.error(function, f"'{name}' is a value of the epilogue and cannot be called.")
             return found, None
         return _callable(frame, function, name, frame.outer[(name,)]), None
     if not isinstance(function, ast.Attribute):
-        frame.refuse(function, f"{_capital(refuse.name_of(function))} cannot be called.", "Call operations by name.")
+        raise frame.error(
+            function, f"{_capital(refuse.name_of(function))} cannot be called.", "Call operations by name."
+        )
     chain = names.chain_of(function)
     if chain is not None and chain[0] not in frame.local:
         return _callable(frame, function, ".".join(chain), frame.outer[chain]), None
@@ -78,7 +82,7 @@ def _callable(frame: Frame, node: ast.expr, name: str, found: Resolved) -> Calle
         return found
     if isinstance(found, Refused):
         raise found.error(frame.place(node))
-    frame.refuse(node, f"'{name}' is not a function and cannot be called.")
+    raise frame.error(node, f"'{name}' is not a function and cannot be called.")
 
 
 def bind_operation(frame: Frame, node: ast.Call, found: Callee, receiver: ast.expr | None) -> Bound:
@@ -89,20 +93,23 @@ def bind_operation(frame: Frame, node: ast.Call, found: Callee, receiver: ast.ex
     parameters = operation.parameters
     if len(positional) > len(parameters):
         first = positional[len(parameters)]
-        _wrong_call(frame, first, operation, f"takes {_count(len(parameters))}, {len(positional)} were given")
+        raise _call_error(frame, first, operation, f"takes {_count(len(parameters))}, {len(positional)} were given")
     given: dict[str, ast.expr] = dict(zip((p.name for p in parameters), positional, strict=False))
     for keyword in node.keywords:
         name = _parameter_name(operation, keyword.arg or "", found.origin)
         if name is None:
             close = difflib.get_close_matches(keyword.arg or "", [p.name for p in parameters], 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            _wrong_call(frame, keyword, operation, f"has no argument '{keyword.arg}'{hint}")
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            raise _call_error(frame, keyword, operation, f"has no argument '{keyword.arg}'{hint}")
         if name in given:
-            _wrong_call(frame, keyword, operation, f"is given '{name}' twice")
+            raise _call_error(frame, keyword, operation, f"is given '{name}' twice")
         given[name] = keyword.value
     bound = Bound(operation, [], [], {}, found.on_numbers)
     for parameter in parameters:
         _place_argument(frame, node, operation, parameter, given.get(parameter.name), bound)
+    optional = [p.name for p in parameters if p.role is Role.OPTIONAL]
+    if optional and all(slot is None for p, slot in bound.slots if p.role is Role.OPTIONAL):
+        raise _call_error(frame, node, operation, f"needs {' or '.join(optional)}")
     return bound
 
 
@@ -116,7 +123,7 @@ def _place_argument(
         if role is Role.DTYPE and isinstance(function, ast.Attribute) and function.attr in _CASTS:
             default = find_dtype(_CASTS[function.attr])
         if default is ...:
-            _wrong_call(frame, node, operation, f"lacks its argument '{parameter.name}'")
+            raise _call_error(frame, node, operation, f"lacks its argument '{parameter.name}'")
         if role is Role.OPERAND or role is Role.OPTIONAL:
             bound.slots.append((parameter, default if default is None else Literal.of(default)))
         else:
@@ -144,13 +151,13 @@ def _check_two_values(frame: Frame, node: ast.Call, found: Callee, receiver: ast
     static = _static(frame, second)
     dimensions = _as_dimensions(static) is not None
     if row.name in ("max", "min") and (not dimensions or found.origin in (Origin.BUILTIN, Origin.VOCABULARY)):
-        frame.refuse(
+        raise frame.error(
             node,
             f"{row.name}(x) is a reduction; use {row.name}imum(a, b).",
             f"For a reduction over one dimension name it: {row.name}(x, dim=1).",
         )
     if found.origin is Origin.BUILTIN:
-        frame.refuse(
+        raise frame.error(
             second,
             f"The second argument of Python's {row.name} is not a dimension.",
             f"Name it: {row.name}(x, dim=1).",
@@ -212,10 +219,10 @@ def _dimensions(frame: Frame, node: ast.expr, operation: Operation) -> tuple[int
     found = _as_dimensions(value)
     if found is None:
         _raise_refused(frame, node, value)
-        frame.refuse(
+        raise frame.error(
             node,
             f"The dimensions of {operation.name} must be an int or a tuple of ints.",
-            f"Write {operation.signature}.",
+            _row_signature(operation),
         )
     return found
 
@@ -229,7 +236,9 @@ def _dtype(frame: Frame, node: ast.expr, operation: Operation) -> DType:
     if found is None:
         _raise_refused(frame, node, value)
         known = ", ".join(row.name for row in DTYPES)
-        frame.refuse(node, f"The dtype of {operation.name} is not known.", f"Write torch.float16, or one of {known}.")
+        raise frame.error(
+            node, f"The dtype of {operation.name} is not known.", f"Write torch.float16, or one of {known}."
+        )
     return found
 
 
@@ -240,12 +249,14 @@ def _flag(frame: Frame, node: ast.expr, operation: Operation, parameter: Paramet
         if not parameter.choices or any(type(c) is type(flag) and c == flag for c in parameter.choices):
             return flag
         allowed = " or ".join(repr(c) for c in parameter.choices)
-        frame.refuse(
-            node, f"{parameter.name} of {operation.name} must be {allowed}, not {flag!r}.", operation.signature
+        raise frame.error(
+            node, f"{parameter.name} of {operation.name} must be {allowed}, not {flag!r}.", _row_signature(operation)
         )
     _raise_refused(frame, node, value)
-    frame.refuse(
-        node, f"{parameter.name} of {operation.name} must be known when the function is parsed.", operation.signature
+    raise frame.error(
+        node,
+        f"{parameter.name} of {operation.name} must be known when the function is parsed.",
+        _row_signature(operation),
     )
 
 
@@ -262,15 +273,15 @@ def bind_helper(frame: Frame, node: ast.Call, found: Closure) -> list[Slot]:
     only_positional = {a.arg for a in arguments.posonlyargs}
     every = [*positional, *(a.arg for a in arguments.kwonlyargs)]
     if len(node.args) > len(positional):
-        frame.refuse(
+        raise frame.error(
             node, f"{name}() takes {_count(len(positional))}, {len(node.args)} were given.", _signature(name, every)
         )
     given: dict[str, ast.expr] = dict(zip(positional, node.args, strict=False))
     for keyword in node.keywords:
         if keyword.arg not in every or keyword.arg in only_positional:
-            frame.refuse(keyword, f"{name}() has no argument '{keyword.arg}'.", _signature(name, every))
+            raise frame.error(keyword, f"{name}() has no argument '{keyword.arg}'.", _signature(name, every))
         if keyword.arg in given:
-            frame.refuse(keyword, f"{name}() is given '{keyword.arg}' twice.", _signature(name, every))
+            raise frame.error(keyword, f"{name}() is given '{keyword.arg}' twice.", _signature(name, every))
         given[keyword.arg] = keyword.value
     defaults = dict(found.defaults)
     slots: list[Slot] = []
@@ -281,12 +292,16 @@ def bind_helper(frame: Frame, node: ast.Call, found: Closure) -> list[Slot]:
         elif parameter in defaults:
             slots.append(defaults[parameter])
         else:
-            frame.refuse(node, f"{name}() lacks its argument '{parameter}'.", _signature(name, every))
+            raise frame.error(node, f"{name}() lacks its argument '{parameter}'.", _signature(name, every))
     return slots
 
 
 def _signature(name: str, parameters: list[str]) -> str:
     return f"Its signature is {name}({', '.join(parameters)})."
+
+
+def _row_signature(operation: Operation) -> str:
+    return f"Its signature is {operation.signature}."
 
 
 def _count(number: int) -> str:
@@ -297,5 +312,5 @@ def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _wrong_call(frame: Frame, node: ast.AST, operation: Operation, what: str) -> NoReturn:
-    frame.refuse(node, f"{operation.name}() {what}.", f"Its signature is {operation.signature}.")
+def _call_error(frame: Frame, node: ast.AST, operation: Operation, what: str) -> EpilogueSyntaxError:
+    return frame.error(node, f"{operation.name}() {what}.", _row_signature(operation))

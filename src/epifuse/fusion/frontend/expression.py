@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from epifuse.errors import EpilogueSyntaxError, Place, ReductionUseError, UnknownNameError
 from epifuse.fusion.frontend import call, names, refuse
@@ -59,14 +59,14 @@ class Frame:
         """Where a node stands in the user's file."""
         return self.source.place(node)
 
-    def refuse(self, node: ast.AST, sentence: str, advice: str | None = None) -> NoReturn:
-        """Raise a syntax error at a node."""
-        raise EpilogueSyntaxError(sentence, place=self.place(node), advice=advice)
+    def error(self, node: ast.AST, sentence: str, advice: str | None = None) -> EpilogueSyntaxError:
+        """The error of something at a node that is not accepted."""
+        return EpilogueSyntaxError(sentence, place=self.place(node), advice=advice)
 
-    def refuse_construct(self, node: ast.AST) -> NoReturn:
-        """Raise the error of a construct that the language does not have."""
+    def construct_error(self, node: ast.AST) -> EpilogueSyntaxError:
+        """The error of a construct that the language does not have."""
         what, advice = refuse.describe(node)
-        self.refuse(node, f"{what[0].upper()}{what[1:]} is not part of the epilogue's language.", advice)
+        return self.error(node, f"{what[0].upper()}{what[1:]} is not part of the epilogue's language.", advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,12 @@ class Expressions:
         """The node that stands for a value as an operand of another operation."""
         if isinstance(value, Literal):
             if condition:
-                frame.refuse(node, "The condition of where is a number.", "Write a comparison: where(a > b, x, y).")
+                raise frame.error(
+                    node, "The condition of where is a number.", "Write a comparison: where(a > b, x, y)."
+                )
             return self.builder.constant(value.value, frame.place(node))
         if not isinstance(value, int):
-            frame.refuse(node, "A tuple or a flag cannot be an operand.", "Unpack it first: `a, b = ...`.")
+            raise frame.error(node, "A tuple or a flag cannot be an operand.", "Unpack it first: `a, b = ...`.")
         found = self.builder.nodes[value]
         if found.kind is Kind.REDUCE:
             raise ReductionUseError(
@@ -127,13 +129,15 @@ class Expressions:
             )
         is_condition = found.kind is Kind.COMPUTE and table.lookup(found.op).result is Result.BOOL
         if is_condition and not condition:
-            frame.refuse(
+            raise frame.error(
                 node,
                 "A comparison can only be the condition of where.",
                 "Write where(condition, 1.0, 0.0) for a number.",
             )
         if condition and not is_condition and found.kind is not Kind.LOAD:
-            frame.refuse(node, "The condition of where is not a comparison.", "Write a comparison: where(a > b, x, y).")
+            raise frame.error(
+                node, "The condition of where is not a comparison.", "Write a comparison: where(a > b, x, y)."
+            )
         return value
 
     def emit(self, operation: Operation, inputs: list[int], attributes: dict[str, Attribute], place: Place) -> int:
@@ -164,7 +168,7 @@ class Expressions:
     def _attribute(self, frame: Frame, node: ast.Attribute) -> Value:
         chain = names.chain_of(node)
         if chain is None or chain[0] in frame.local:
-            frame.refuse(
+            raise frame.error(
                 node,
                 f"Attribute access (.{node.attr}) is not part of the epilogue's language.",
                 f"Call it if it is an operation: x.{node.attr}()." if names.method(node.attr) else None,
@@ -176,27 +180,27 @@ class Expressions:
         if isinstance(node, ast.BinOp):
             kind = type(node.op)
             if kind not in BINARY and kind is not ast.Pow:
-                _refuse_operator(frame, node, node.op)
+                raise _operator_error(frame, node, node.op)
             return _Finish(self._binary, node, 2), [node.left, node.right]
         if isinstance(node, ast.UnaryOp):
             if not isinstance(node.op, ast.USub | ast.UAdd):
-                _refuse_operator(frame, node, node.op)
+                raise _operator_error(frame, node, node.op)
             return _Finish(self._unary, node, 1), [node.operand]
         if isinstance(node, ast.Compare):
             if len(node.ops) > 1:
-                frame.refuse(
+                raise frame.error(
                     node,
                     "A chained comparison is not part of the epilogue's language.",
                     "Nest two: where(a < x, where(x < b, y, z), z).",
                 )
             if type(node.ops[0]) not in COMPARISON:
-                _refuse_operator(frame, node, node.ops[0])
+                raise _operator_error(frame, node, node.ops[0])
             return _Finish(self._compare, node, 2), [node.left, node.comparators[0]]
         if isinstance(node, ast.Call):
             return self._call(frame, node)
         if isinstance(node, ast.BoolOp):
-            _refuse_operator(frame, node, node.op)
-        frame.refuse_construct(node)
+            raise _operator_error(frame, node, node.op)
+        raise frame.construct_error(node)
 
     def _binary(self, frame: Frame, node: ast.BinOp, values: list[Value], _: object) -> Value:
         left, right = values
@@ -205,7 +209,7 @@ class Expressions:
         if isinstance(node.op, ast.Pow):
             base = self.operand(frame, node.left, left)
             if not isinstance(right, Literal):
-                frame.refuse(
+                raise frame.error(
                     node.right,
                     "The exponent of ** must be a number.",
                     "For a varying exponent write exp2(y * log2(x)); for 2.0 ** y write exp2(y).",
@@ -231,10 +235,10 @@ class Expressions:
         callee, receiver = call.callee(frame, node)
         for argument in node.args:
             if isinstance(argument, ast.Starred):
-                frame.refuse_construct(argument)
+                raise frame.construct_error(argument)
         for keyword in node.keywords:
             if keyword.arg is None:
-                frame.refuse(keyword.value, "A call with ** is not part of the epilogue's language.")
+                raise frame.error(keyword.value, "A call with ** is not part of the epilogue's language.")
         if isinstance(callee, Closure):
             slots = call.bind_helper(frame, node, callee)
             parts = [s for s in slots if isinstance(s, ast.expr)]
@@ -256,7 +260,7 @@ class Expressions:
             expression, value = next(given)
             if parameter.role is Role.NUMBER:
                 if not isinstance(value, Literal):
-                    frame.refuse(
+                    raise frame.error(
                         expression,
                         f"{parameter.name} of {operation.name} must be a number that the function itself holds.",
                         f"Write {operation.signature} with a literal or a name bound to a number.",
@@ -290,7 +294,7 @@ def _constant(frame: Frame, node: ast.Constant) -> Literal:
         complex: "A complex number",
         int: f"An integer of more than {_LARGEST_BITS} bits",
     }.get(type(value), f"{value!r}")
-    frame.refuse(node, f"{what} cannot be a value of an epilogue.", "Values are operands, numbers and operations.")
+    raise frame.error(node, f"{what} cannot be a value of an epilogue.", "Values are operands, numbers and operations.")
 
 
 def _number_of(frame: Frame, node: ast.expr, name: str, found: object) -> Literal:
@@ -308,13 +312,13 @@ def _number_of(frame: Frame, node: ast.expr, name: str, found: object) -> Litera
         what = repr(found.value)
     else:
         what = f"a dtype ({found!r})"
-    frame.refuse(node, f"'{name}' is {what}, which cannot be a value of an epilogue.", advice)
+    raise frame.error(node, f"'{name}' is {what}, which cannot be a value of an epilogue.", advice)
 
 
-def _refuse_operator(frame: Frame, node: ast.expr, operator: ast.AST) -> NoReturn:
+def _operator_error(frame: Frame, node: ast.expr, operator: ast.AST) -> EpilogueSyntaxError:
     text = refuse.OPERATORS[type(operator)]
     advice = refuse.OPERATOR_ADVICE.get(type(operator), "Accepted: + - * /, unary minus, ** with a constant exponent.")
-    frame.refuse(node, f"The operator '{text}' is not part of the epilogue's language.", advice)
+    return frame.error(node, f"The operator '{text}' is not part of the epilogue's language.", advice)
 
 
 def _fold_call(frame: Frame, node: ast.Call, function: Callable[..., Any], values: list[Value]) -> Literal:
@@ -322,7 +326,9 @@ def _fold_call(frame: Frame, node: ast.Call, function: Callable[..., Any], value
     try:
         return Literal.of(function(*(value.value for value in values if isinstance(value, Literal))))
     except (ValueError, OverflowError) as error:
-        frame.refuse(node, f"This arithmetic of numbers fails: {error}.", "Write the number that is meant.")
+        raise frame.error(
+            node, f"This arithmetic of numbers fails: {error}.", "Write the number that is meant."
+        ) from None
 
 
 def _fold(frame: Frame, node: ast.BinOp, left: int | float, right: int | float) -> Literal:
@@ -343,5 +349,7 @@ def _fold(frame: Frame, node: ast.BinOp, left: int | float, right: int | float) 
         if isinstance(result, complex) or (isinstance(result, int) and result.bit_length() > _LARGEST_BITS):
             raise OverflowError("the result is complex" if isinstance(result, complex) else "the result is too large")
     except (ZeroDivisionError, OverflowError) as error:
-        frame.refuse(node, f"This arithmetic of numbers fails: {error}.", "Write the number that is meant.")
+        raise frame.error(
+            node, f"This arithmetic of numbers fails: {error}.", "Write the number that is meant."
+        ) from None
     return Literal.of(result)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import functools
 import math
 import threading
 from collections.abc import Callable
@@ -20,12 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from epifuse.dtypes import DType, find as find_dtype
+from epifuse.dtypes import DType
+from epifuse.dtypes import find as find_dtype
 from epifuse.errors import EpifuseError, EpilogueSyntaxError, Place, SourceError, UnknownNameError
+from epifuse.fusion import vocabulary
 from epifuse.fusion.frontend import refuse, source
 from epifuse.fusion.frontend.source import Source
 from epifuse.fusion.ir.node import Literal
-from epifuse.fusion import vocabulary
 from epifuse.fusion.vocabulary import table
 from epifuse.fusion.vocabulary.table import Operation
 
@@ -304,7 +306,7 @@ def classify(value: Any, what: str, visit: Visit) -> Resolved:
     if isinstance(value, torch.dtype | DType | np.dtype) or (isinstance(value, type) and find_dtype(value) is not None):
         dtype = find_dtype(value)
         return dtype if dtype is not None else Refused(f"{what} is {value!r}, a dtype that is not known.")
-    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, np.bool_):
+    if isinstance(value, int | float | np.integer | np.floating):
         return _number(int(value) if isinstance(value, int | np.integer) else float(value), what)
     if isinstance(value, tuple | list) and all(type(item) is int for item in value):
         return Plain.of(tuple(value))
@@ -381,7 +383,7 @@ def kind_of(value: Any) -> str:
 def unwrap(value: Any) -> Any:
     """What ``functools.wraps`` says a decorator stands for; the value itself where it says nothing."""
     seen = 0
-    while callable(value) and not isinstance(value, type | MethodType):
+    while callable(value) and not isinstance(value, type | MethodType | functools.partial):
         inner = getattr(value, "__dict__", {}).get("__wrapped__")
         if inner is None or seen > 100:
             break

@@ -135,9 +135,9 @@ class _Body:
                 if position + 1 < len(definition.body):
                     after = definition.body[position + 1]
                     what = "a second return" if isinstance(after, ast.Return) else "a statement after the return"
-                    frame.refuse(after, f"There is {what}.", "The one return of names is the last statement.")
+                    raise frame.error(after, f"There is {what}.", "The one return of names is the last statement.")
                 if statement.value is None:
-                    frame.refuse(statement, "The return returns nothing.", refuse.RETURN_NAMES)
+                    raise frame.error(statement, "The return returns nothing.", refuse.RETURN_NAMES)
                 return statement.value
             if isinstance(statement, ast.Assign):
                 self._assign(frame, statement.targets, statement.value)
@@ -145,11 +145,13 @@ class _Body:
                 self._annotated(frame, statement)
             elif position or not _is_docstring(statement):
                 _refuse_statement(frame, statement)
-        frame.refuse(definition, "The epilogue function returns nothing.", refuse.RETURN_NAMES)
+        raise frame.error(definition, "The epilogue function returns nothing.", refuse.RETURN_NAMES)
 
     def _annotated(self, frame: Frame, statement: ast.AnnAssign) -> None:
         if statement.value is None:
-            frame.refuse(statement, "An annotation without a value does nothing.", "Assign a value, or leave it out.")
+            raise frame.error(
+                statement, "An annotation without a value does nothing.", "Assign a value, or leave it out."
+            )
         self._assign(frame, [statement.target], statement.value)
 
     def _assign(self, frame: Frame, targets: list[ast.expr], value: ast.expr) -> None:
@@ -162,19 +164,23 @@ class _Body:
                 if target.id in frame.env:
                     raise SsaError(f"Variable '{target.id}' cannot be defined twice.", place=frame.place(target))
                 if isinstance(part, tuple):
-                    frame.refuse(target, "A tuple cannot be the value of a name.", "Unpack it: `a, b = ...`.")
+                    raise frame.error(target, "A tuple cannot be the value of a name.", "Unpack it: `a, b = ...`.")
                 frame.env[target.id] = part
             elif isinstance(target, ast.Tuple):
                 starred = next((e for e in target.elts if isinstance(e, ast.Starred)), None)
                 if starred is not None:
-                    frame.refuse_construct(starred)
+                    raise frame.construct_error(starred)
                 if not isinstance(part, tuple) or len(part) != len(target.elts):
                     count = len(part) if isinstance(part, tuple) else 1
-                    frame.refuse(target, f"{len(target.elts)} names stand before {count} value(s).")
+                    raise frame.error(
+                        target,
+                        f"{len(target.elts)} names stand before {count} value{'' if count == 1 else 's'}.",
+                        refuse.ONE_EACH,
+                    )
                 pairs.extend(zip(reversed(target.elts), reversed(part), strict=True))
             else:
                 what = refuse.name_of(target)
-                frame.refuse(target, f"Assignment to {what}: only names can be assigned.", refuse.NO_EFFECT)
+                raise frame.error(target, f"Assignment to {what}: only names can be assigned.", refuse.NO_EFFECT)
 
     def _assigned_value(self, frame: Frame, targets: list[ast.expr], value: ast.expr) -> Value:
         """The right side; tuples, also nested, only where every target is a tuple."""
@@ -188,14 +194,14 @@ class _Body:
 
         if len(value.elts) != len(targets[0].elts):  # type: ignore[attr-defined]
             count = len(targets[0].elts)  # type: ignore[attr-defined]
-            frame.refuse(value, f"{count} names stand before {len(value.elts)} values.", refuse.NO_EFFECT)
+            raise frame.error(value, f"{count} names stand before {len(value.elts)} values.", refuse.ONE_EACH)
         return convert(value, targets[0])
 
     def _outputs(self, frame: Frame, returned: ast.expr) -> dict[str, tuple[int, ast.expr]]:
         """Each returned name with its node's index."""
         if isinstance(returned, ast.List | ast.Set | ast.Dict):
             what = refuse.name_of(returned)
-            frame.refuse(returned, f"The epilogue returns {what}.", "Return names, with commas: `return D, F`.")
+            raise frame.error(returned, f"The epilogue returns {what}.", "Return names, with commas: `return D, F`.")
         is_lambda = isinstance(frame.source.node, ast.Lambda)
         if not isinstance(returned, ast.Tuple) and (is_lambda or not isinstance(returned, ast.Name)):
             if "D" in frame.env:
@@ -209,11 +215,13 @@ class _Body:
         for element in returned.elts if isinstance(returned, ast.Tuple) else [returned]:
             if not isinstance(element, ast.Name):
                 advice = "Use a def, and assign each output to a name." if is_lambda else refuse.RETURN_NAMES
-                frame.refuse(element, "Only names can be returned where several values are.", advice)
+                raise frame.error(element, "Only names can be returned where several values are.", advice)
             if element.id not in frame.local:
-                frame.refuse(element, f"'{element.id}' is not assigned in the epilogue function.", refuse.RETURN_NAMES)
+                raise frame.error(
+                    element, f"'{element.id}' is not assigned in the epilogue function.", refuse.RETURN_NAMES
+                )
             if element.id in outputs:
-                frame.refuse(element, f"'{element.id}' is returned twice.", "Return each name once.")
+                raise frame.error(element, f"'{element.id}' is returned twice.", "Return each name once.")
             outputs[element.id] = (self._output(frame, element), element)
         return outputs
 
@@ -225,7 +233,7 @@ class _Body:
             if found.kind is Kind.REDUCE:
                 return value
             if found.kind is Kind.COMPUTE and table.lookup(found.op).result is Result.BOOL:
-                frame.refuse(node, "A comparison cannot be returned.", "Return where(condition, 1.0, 0.0).")
+                raise frame.error(node, "A comparison cannot be returned.", "Return where(condition, 1.0, 0.0).")
         return self._expressions.operand(frame, node, value)
 
 
@@ -234,12 +242,18 @@ def _parameters(frame: Frame) -> list[ast.arg]:
     arguments = frame.source.node.args
     for extra, star in ((arguments.vararg, "*"), (arguments.kwarg, "**")):
         if extra is not None:
-            frame.refuse(
+            raise frame.error(
                 extra,
                 f"The parameter {star}{extra.arg} is not part of the epilogue's language.",
                 "Name each operand in the signature.",
             )
-    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    seen: set[str] = set()
+    for parameter in parameters:  # a text is not compiled, so Python has not looked at this yet
+        if parameter.arg in seen:
+            raise SsaError(f"Variable '{parameter.arg}' cannot be defined twice.", place=frame.place(parameter))
+        seen.add(parameter.arg)
+    return parameters
 
 
 def _check_accum(frame: Frame, parameters: list[ast.arg]) -> None:
@@ -283,17 +297,21 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 def _refuse_statement(frame: Frame, statement: ast.stmt) -> None:
     if isinstance(statement, ast.AugAssign):
-        target = statement.target.id if isinstance(statement.target, ast.Name) else "x"
-        operator = refuse.OPERATORS[type(statement.op)]
-        frame.refuse(
-            statement,
-            f"'{operator}=' would define '{target}' a second time: it is not part of the epilogue's language.",
-            refuse.FRESH.format(target, operator),
+        if not isinstance(statement.target, ast.Name):
+            what = refuse.name_of(statement.target)
+            raise frame.error(statement, f"Assignment to {what}: only names can be assigned.", refuse.NO_EFFECT)
+        name, operator = statement.target.id, refuse.OPERATORS[type(statement.op)]
+        raise SsaError(
+            f"Variable '{name}' cannot be defined twice. ('{operator}=' defines it again.)",
+            place=frame.place(statement),
+            advice=refuse.FRESH.format(name, operator),
         )
     if isinstance(statement, ast.Expr):
         value = statement.value
         if isinstance(value, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await):
-            frame.refuse_construct(value)
+            raise frame.construct_error(value)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-            frame.refuse(statement, f"The value of {value.func.id}(...) is not used.", f"Assign it. {refuse.NO_EFFECT}")
-    frame.refuse_construct(statement)
+            raise frame.error(
+                statement, f"The value of {value.func.id}(...) is not used.", f"Assign it. {refuse.NO_EFFECT}"
+            )
+    raise frame.construct_error(statement)

@@ -18,6 +18,7 @@ NO_BRANCH = "Every element runs the same operations: use where(condition, a, b).
 NO_LOOP = "Write the operations out, or build the text of the function in Python."
 NO_EFFECT = "Accepted statements: assignments to fresh names, then one return of names."
 FRESH = "Every name is assigned once (SSA): write `{0}2 = {0} {1} ...` and go on with the fresh name."
+ONE_EACH = "Give each name one value: `a, b = x, y`."
 USE_WHERE = "Use where(condition, a, b), nested for several conditions."
 
 OPERATORS: dict[type[ast.AST], str] = {
@@ -107,6 +108,11 @@ _EXPRESSIONS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Yield: ("a 'yield'", "An epilogue returns its outputs: it cannot be a generator."),
     ast.YieldFrom: ("a 'yield'", "An epilogue returns its outputs: it cannot be a generator."),
     ast.Await: ("an 'await'", "An epilogue cannot wait."),
+    ast.Call: ("the result of a call", "Call operations by name."),
+    ast.Constant: ("a constant", "Call operations by name."),
+    ast.BinOp: ("an arithmetic expression", "Call operations by name."),
+    ast.UnaryOp: ("an arithmetic expression", "Call operations by name."),
+    ast.Compare: ("a comparison", "Call operations by name."),
     ast.Slice: ("a slice", "Slice operands before the call."),
 }
 

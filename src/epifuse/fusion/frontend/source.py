@@ -10,26 +10,29 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
+from typing import TypeVar
 
 from epifuse.errors import EpilogueSyntaxError, Place, SourceError
 from epifuse.fusion.frontend import refuse
 
 Definition = ast.FunctionDef | ast.Lambda
 
+_R = TypeVar("_R")
+
 _LAMBDA = re.compile(r"\blambda\b")
 _MOST_CLOSERS = 8
 """How many brackets around a lambda's body are tried before the whole file is parsed instead."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
-    """One function's tree. A tree's line plus ``shift`` is the 1-based line of ``file``, whose lines are ``lines``."""
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The lines of a file. A tree's line number plus ``shift`` is the 1-based number of a line."""
 
-    node: Definition
-    lines: Sequence[str]
+    lines: Sequence[str] = field(repr=False)
     shift: int
     file: str
 
@@ -46,11 +49,33 @@ class Source:
             start, end = len(raw[:start].decode(errors="ignore")), len(raw[:end].decode(errors="ignore"))
         return Place(line, start, end, text, self.file)
 
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """One function's tree, and the text that it was read from."""
+
+    node: Definition
+    origin: Text
+
+    def place(self, node: ast.AST) -> Place:
+        """Where ``node`` stands in the user's file."""
+        return self.origin.place(node)
+
     @property
     def text(self) -> str:
         """The function's own lines."""
-        first, last = self.node.lineno + self.shift, (self.node.end_lineno or self.node.lineno) + self.shift
-        return "".join(line.rstrip("\r\n") + "\n" for line in self.lines[first - 1 : last])
+        shift = self.origin.shift
+        first, last = self.node.lineno + shift, (self.node.end_lineno or self.node.lineno) + shift
+        return "".join(line.rstrip("\r\n") + "\n" for line in self.origin.lines[first - 1 : last])
+
+
+def _with_room(function: Callable[..., _R], *arguments: object) -> _R:
+    """Call Python's parser; once more on a fresh stack where this one is too full (its depth counts the caller's)."""
+    try:
+        return function(*arguments)
+    except RecursionError:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(function, *arguments).result()
 
 
 def of_text(text: str) -> Source:
@@ -64,7 +89,7 @@ def of_text(text: str) -> Source:
     prefix = "if 1:\n" if first[:1].isspace() else ""
     shift = -1 if prefix else 0
     try:
-        body = ast.parse(prefix + "\n".join(lines) + "\n").body
+        body = _with_room(ast.parse, prefix + "\n".join(lines) + "\n").body
     except SyntaxError as error:
         raise _not_python(error, lines, shift) from None
     except (RecursionError, MemoryError):
@@ -74,15 +99,15 @@ def of_text(text: str) -> Source:
     if prefix and body:
         assert isinstance(body[0], ast.If)
         body = body[0].body
-    node = _only_function(body, Source(ast.Lambda(), lines, shift, "<epilogue>"))
-    source = Source(node, lines, shift, "<epilogue>")
+    origin = Text(lines, shift, "<epilogue>")
+    node = _only_function(body, origin)
     if isinstance(node, ast.FunctionDef) and node.decorator_list:
         raise EpilogueSyntaxError(
             "A decorator in a text is never applied.",
-            place=source.place(node.decorator_list[0]),
+            place=origin.place(node.decorator_list[0]),
             advice="Leave it out, or pass the decorated function itself.",
         )
-    return source
+    return Source(node, origin)
 
 
 def _not_python(error: SyntaxError, lines: list[str], shift: int) -> EpilogueSyntaxError:
@@ -94,7 +119,7 @@ def _not_python(error: SyntaxError, lines: list[str], shift: int) -> EpilogueSyn
     return EpilogueSyntaxError(f"The text of the epilogue is not Python: {error.msg}.", place=place)
 
 
-def _only_function(body: list[ast.stmt], source: Source) -> Definition:
+def _only_function(body: list[ast.stmt], origin: Text) -> Definition:
     """The single function among the statements of a text."""
     if not body:
         raise EpilogueSyntaxError("The text of the epilogue holds no function.", advice=refuse.ONE_DEF)
@@ -102,17 +127,17 @@ def _only_function(body: list[ast.stmt], source: Source) -> Definition:
     if len(body) > 1:
         what = "more than one function" if _is_function(first) and _is_function(body[1]) else "more than one statement"
         raise EpilogueSyntaxError(
-            f"The text of the epilogue holds {what}.", place=source.place(body[1]), advice=refuse.ONE_DEF
+            f"The text of the epilogue holds {what}.", place=origin.place(body[1]), advice=refuse.ONE_DEF
         )
     if isinstance(first, ast.FunctionDef):
         return first
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Lambda):
         return first.value
     if isinstance(first, ast.AsyncFunctionDef):
-        raise EpilogueSyntaxError(refuse.ASYNC, place=source.place(first), advice=refuse.ONE_DEF)
+        raise EpilogueSyntaxError(refuse.ASYNC, place=origin.place(first), advice=refuse.ONE_DEF)
     what = refuse.name_of(first)
     raise EpilogueSyntaxError(
-        f"The text of the epilogue holds {what}, not a function.", place=source.place(first), advice=refuse.ONE_DEF
+        f"The text of the epilogue holds {what}, not a function.", place=origin.place(first), advice=refuse.ONE_DEF
     )
 
 
@@ -157,7 +182,7 @@ class _Reader:
         self._lines = lines
         self._head = f"def _({', '.join(code.co_freevars)}):"
         used = (*code.co_names, *code.co_varnames, *code.co_freevars)
-        known = [name for name in used if name in function.__globals__]
+        known = [name for name in used if name in function.__globals__ and name.isidentifier()]
         modules = [name for name in known if isinstance(function.__globals__[name], ModuleType)]
         # A call a.b() compiles differently where the file imports a, so what it imports is guessed.
         self._imports = list(dict.fromkeys(_import_line(names) for names in (modules, [], known)))
@@ -185,7 +210,8 @@ class _Reader:
                 break
         block = "".join(lines[first : last + 1])
         # The lines before the block: the imports, and where it is indented the enclosing function.
-        tree = self._compile(f"{self._head}\n{block}" if indent else block)
+        text = f"{self._head}\n{block}" if indent else block
+        tree = self._compile(text) or self._asserting(text)
         if tree is None:
             return None
         statement: ast.AST = tree.body[-1]
@@ -193,6 +219,16 @@ class _Reader:
             assert isinstance(statement, ast.FunctionDef)
             statement = statement.body[0]
         return self._source(statement, first - (2 if indent else 1))
+
+    def _asserting(self, text: str) -> ast.Module | None:
+        """The tree of a def of that name that holds an ``assert``: pytest compiles it otherwise, and it is refused."""
+        try:
+            tree: ast.Module = _with_room(ast.parse, self._imports[0] + text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+        nodes = list(ast.walk(tree))
+        named = any(isinstance(n, ast.FunctionDef) and n.name == self._code.co_name for n in nodes)
+        return tree if named and any(isinstance(n, ast.Assert) for n in nodes) else None
 
     def _lambda_in_place(self) -> Source | None:
         """From the last ``lambda`` before the first instruction to the end of the last; brackets closed by trial."""
@@ -222,27 +258,26 @@ class _Reader:
         for imports in self._imports:
             whole = imports + text
             try:
-                module = compile(whole, self._code.co_filename, "exec", dont_inherit=True)
+                module = _with_room(compile, whole, self._code.co_filename, "exec", 0, True)
                 if any(_same(self._code, found) for found in _functions(module, 2)):
-                    return ast.parse(whole)
+                    tree: ast.Module = _with_room(ast.parse, whole)
+                    return tree
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return None
         return None
 
     def _source(self, node: ast.AST, shift: int) -> Source | None:
+        origin = Text(self._lines, shift, self._code.co_filename)
         if isinstance(node, ast.AsyncFunctionDef):
-            place = Source(ast.Lambda(), self._lines, shift, self._code.co_filename).place(node)
-            raise EpilogueSyntaxError(refuse.ASYNC, place=place, advice=refuse.ONE_DEF)
-        if not isinstance(node, ast.FunctionDef | ast.Lambda):
-            return None
-        return Source(node, self._lines, shift, self._code.co_filename)
+            raise EpilogueSyntaxError(refuse.ASYNC, place=origin.place(node), advice=refuse.ONE_DEF)
+        return Source(node, origin) if isinstance(node, ast.FunctionDef | ast.Lambda) else None
 
     def _anywhere(self, is_lambda: bool) -> Source | None:
         """The function in the whole file that compiles to the code, the nearest to its recorded line."""
         text = "".join(self._lines)
         try:
-            tree = ast.parse(text)
-            module = compile(text, self._code.co_filename, "exec", dont_inherit=True)
+            tree = _with_room(ast.parse, text)
+            module = _with_room(compile, text, self._code.co_filename, "exec", 0, True)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
         alike = [found for found in _functions(module, 100) if _same(self._code, found)]
@@ -250,9 +285,21 @@ class _Reader:
         nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]
         for code in sorted(alike, key=lambda c: abs(c.co_firstlineno - self._code.co_firstlineno)):
             for node in nodes:
-                if _stands_for(node, code, nodes):
+                if self._stands_for(node, code):
                     return self._source(node, 0)
         return None
+
+    def _stands_for(self, node: ast.AST, code: CodeType) -> bool:
+        """Whether a function of the file's tree is the one that compiled to ``code``."""
+        if isinstance(node, ast.Lambda):
+            span = _span(code)
+            if span is not None:
+                return (node.body.lineno, node.body.col_offset) == span[0]
+            # Without columns any lambda of that line will do that compiles to the same code: it means the same.
+            alike = f"{self._head} return (\n{ast.unparse(node)}\n)"
+            return node.lineno == code.co_firstlineno and self._compile(alike) is not None
+        assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        return code.co_firstlineno == min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
 
 def _import_line(names: Iterable[str]) -> str:
@@ -261,25 +308,13 @@ def _import_line(names: Iterable[str]) -> str:
 
 
 def _span(code: CodeType) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """(line, byte) of the start and of the end of what the instructions came from; None where Python kept no columns."""
+    """(line, byte) where the instructions' source starts and ends; None where Python kept no columns."""
     starts, ends = [], []
     for line, end_line, byte, end_byte in code.co_positions():
         if line and end_line and byte is not None and end_byte:
             starts.append((line, byte))
             ends.append((end_line, end_byte))
     return (min(starts), max(ends)) if starts else None
-
-
-def _stands_for(node: ast.AST, code: CodeType, nodes: Sequence[ast.AST]) -> bool:
-    """Whether a tree's function is the one that compiled to ``code`` (of the same file)."""
-    if isinstance(node, ast.Lambda):
-        span = _span(code)
-        if span is not None:
-            return (node.body.lineno, node.body.col_offset) == span[0]
-        beside = [ast.dump(n) for n in nodes if n.lineno == node.lineno]  # type: ignore[attr-defined]
-        return node.lineno == code.co_firstlineno and len(set(beside)) == 1
-    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    return code.co_firstlineno == min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
 
 def _functions(code: CodeType, depth: int) -> Iterator[CodeType]:

@@ -67,7 +67,6 @@ class Graph:
                 return node.place
         return None
 
-
     def __str__(self) -> str:
         from epifuse.fusion.ir.show import graph_tree  # noqa: PLC0415 - show draws graphs and so imports this module
 

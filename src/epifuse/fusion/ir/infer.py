@@ -32,6 +32,7 @@ __all__ = [
     "check_output",
     "check_reductions",
     "clear",
+    "first_two_commute",
     "float_dtype",
     "halved_nodes",
     "infer",
@@ -83,12 +84,12 @@ def broadcast_of(
     first = 3 - len(shape)
     for axis, size, stride in zip(range(first, 3), shape, strides, strict=True):
         expected = (problem.l, problem.m, columns)[axis]
-        if size != expected and size != 1:
+        if size not in (expected, 1):
             raise _mismatch(name, shape, problem, halved)
         varies[axis] = size == expected and not (size > 1 and stride == 0)
     if problem.rank == 2:
         varies[0] = False
-    return Broadcast((varies[0], varies[1], varies[2]))
+    return Broadcast.of(varies[0], varies[1], varies[2])
 
 
 def _column_vector(name: str, size: int, stride: int, problem: Problem, columns: int, halved: bool) -> Broadcast:
@@ -152,7 +153,9 @@ def check_output(name: str, shape: Sequence[int], problem: Problem, halved: bool
     expected = full[1:] if problem.rank == 2 else full
     raise OperandError(
         f"Output {name!r} has shape {shape}; the epilogue gives {expected}.",
-        advice="Outputs that are not reductions are whole: " + ("(M, N/2)" if halved else "(M, N)") + ", batches first.",
+        advice="Outputs that are not reductions are whole: "
+        + ("(M, N/2)" if halved else "(M, N)")
+        + ", batches first.",
     )
 
 
@@ -405,6 +408,14 @@ def infer(graph: Graph, accumulator_dtype: DType, operands: Mapping[str, Operand
     return tuple(types)
 
 
+def first_two_commute(node: Node) -> bool:
+    """Whether the first two inputs of a node may be swapped: ``a + b``, and the product in ``multiply_add``."""
+    if node.kind is not Kind.COMPUTE:
+        return False
+    row = table.find(node.op)
+    return node.op == "multiply_add" or (row is not None and row.commutative)
+
+
 class TypedBuilder(GraphBuilder):
     """A graph builder that knows the type of every node as it is added, and shares what commutes."""
 
@@ -415,18 +426,16 @@ class TypedBuilder(GraphBuilder):
 
     def add(self, node: Node) -> int:
         """Append a node or find an equal one; the first two inputs of a commutative operation have no order."""
-        if node.kind is Kind.COMPUTE and len(node.inputs) > 1 and node.inputs[0] > node.inputs[1]:
-            row = table.find(node.op)
-            if row is not None and row.commutative:
-                first, second, *rest = node.inputs
-                node = Node(node.kind, node.op, (second, first, *rest), node.attributes, node.name, node.place)
+        if len(node.inputs) > 1 and node.inputs[0] > node.inputs[1] and first_two_commute(node):
+            first, second, *rest = node.inputs
+            node = Node(node.kind, node.op, (second, first, *rest), node.attributes, node.name, node.place)
         index = super().add(node)
         if index == len(self.types):
             self.types.append(self.typing.of(node, self.types))
         return index
 
 
-# --- reductions of values without the accumulator -----------------------------------------------------------------------
+# --- reductions of values without the accumulator ---------------------------------------------------------------------
 
 
 @lru_cache(maxsize=512)

@@ -104,13 +104,17 @@ class Broadcast(enum.Enum):
 
     __hash__ = object.__hash__  # members are singletons; Enum hashes their names, which is slow
 
+    @classmethod
+    def of(cls, l: bool, m: bool, n: bool) -> Broadcast:  # noqa: E741 - as above
+        """The member that varies along these."""
+        return _BY_AXES[l, m, n]
+
     def __or__(self, other: Broadcast) -> Broadcast:
         return _JOINED[self, other]
 
 
-_JOINED = {
-    (a, b): Broadcast((a.l or b.l, a.m or b.m, a.n or b.n)) for a in Broadcast for b in Broadcast
-}
+_BY_AXES = {(b.l, b.m, b.n): b for b in Broadcast}
+_JOINED = {(a, b): Broadcast.of(a.l or b.l, a.m or b.m, a.n or b.n) for a in Broadcast for b in Broadcast}
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,8 +200,8 @@ def _ordered_layers(graph: Graph) -> list[list[int]]:
         if not node.inputs and users[index]:
             depth[index] = min(depth[u] for u in users[index]) - 1  # a leaf stands just above its first user
     layers: list[list[int]] = [[] for _ in range(max(depth) + 1)]
-    for index, layer in enumerate(depth):
-        layers[layer].append(index)
+    for index, level in enumerate(depth):
+        layers[level].append(index)
     place = {index: k / len(layer) for layer in layers for k, index in enumerate(layer)}
     for neighbours in (inputs, users, inputs, users):
         for layer in layers:
@@ -227,8 +227,9 @@ def plan_text(plan: EpiloguePlan) -> str:
     lines += _section("stores", list(_stores(plan)))
     facts = plan.facts
     lines.append(
-        f"facts     an element: {facts.load_bytes:g} B loaded, {facts.store_bytes:g} B stored, {facts.alu_operations:g} alu, "
-        f"{facts.fma_operations:g} fma, {facts.special_operations:g} special; {facts.live_slots} live at once"
+        f"facts     an element: {facts.load_bytes:g} B loaded, {facts.store_bytes:g} B stored, "
+        f"{facts.alu_operations:g} alu, {facts.fma_operations:g} fma, {facts.special_operations:g} special; "
+        f"{facts.live_slots} live at once"
     )
     return "\n".join(lines)
 
@@ -256,7 +257,9 @@ def _route(route: Route | None) -> str:
 
 def _load(load: PlanLoad) -> str:
     source = "accum" if load.access is Access.ACCUM else f"{load.access.value} {load.operand}"
-    dtype = load.dtype.short if load.dtype is load.compute_dtype else f"{load.dtype.short} -> {load.compute_dtype.short}"
+    dtype = (
+        load.dtype.short if load.dtype is load.compute_dtype else f"{load.dtype.short} -> {load.compute_dtype.short}"
+    )
     return f"%{load.slot} = {source}  {dtype}  {_varies(load.broadcast, load.halved)}{_route(load.route)}"
 
 
@@ -273,7 +276,8 @@ def _computes(plan: EpiloguePlan) -> Iterator[str]:
         dtype = compute.compute_dtype.short
         if compute.operand_dtype is not compute.compute_dtype:
             dtype = f"{compute.operand_dtype.short} -> {dtype}"
-        yield f"%{compute.slot} = {compute.primitive} {operands}{extra}  {dtype}  {_varies(compute.broadcast, compute.halved)}"
+        varies = _varies(compute.broadcast, compute.halved)
+        yield f"%{compute.slot} = {compute.primitive} {operands}{extra}  {dtype}  {varies}"
 
 
 def _rounded(rounding: Rounding) -> str:

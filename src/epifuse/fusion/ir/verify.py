@@ -158,7 +158,9 @@ _CHECKS = {stage: _checks(stage) for stage in Stage}
 # --- running them -----------------------------------------------------------------------------------------------------
 
 
-def verify(nodes: Sequence[Node], types: Sequence[ValueType] = (), stage: Stage = Stage.FRONT_END, by: str = "") -> None:
+def verify(
+    nodes: Sequence[Node], types: Sequence[ValueType] = (), stage: Stage = Stage.FRONT_END, by: str = ""
+) -> None:
     """Run every rule of ``stage``; ``by`` names the pass that made the nodes.
 
     Raises:
@@ -204,4 +206,6 @@ def _verify_whole(view: View, by: str) -> None:
 
 def _broken(by: str, index: int, node: Node, wrong: str) -> IrError:
     what = " ".join(part for part in (node.kind.value, node.op, node.name) if part)
-    return IrError(f"{by or 'The front end'} left a broken graph: in node %{index} ({what}), {wrong}.", place=node.place)
+    return IrError(
+        f"{by or 'The front end'} left a broken graph: in node %{index} ({what}), {wrong}.", place=node.place
+    )

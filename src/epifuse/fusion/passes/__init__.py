@@ -2,7 +2,8 @@
 """Lowering: from the front end's graph to a plan, by an ordered list of small passes.
 
 ``PASSES`` is the whole story. Each takes a program (nodes and their types) and gives another one; the rules of
-``ir.verify`` run after each, at the stage that it claims to reach. ``schedule`` then puts what is left in canonical order.
+``ir.verify`` run after each, at the stage that it claims to reach. ``schedule`` then puts what is left in canonical
+order.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ def expand(program: Program, context: Context) -> Program:
     """Write every operation in primitives; they carry the place of the operation that they come from."""
     builder = PrimitiveBuilder(context.typing)
     new: list[int] = []
-    for node in program.nodes:
-        node = moved(node, new)
+    for old in program.nodes:
+        node = moved(old, new)
         if node.kind is Kind.COMPUTE:
             row = table.lookup(node.op)
             if row.level is not Level.PRIMITIVE:

@@ -38,8 +38,8 @@ def round_explicitly(program: Program, context: Context) -> Program:
     """Put a cast wherever a value is used in another dtype than its own, and round constants to theirs."""
     builder = TypedBuilder(context.typing)
     new: list[int] = []
-    for node in program.nodes:
-        node = moved(node, new)
+    for old in program.nodes:
+        node = moved(old, new)
         if node.kind is Kind.COMPUTE:
             new.append(_compute(builder, node))
         elif node.kind is Kind.STORE:

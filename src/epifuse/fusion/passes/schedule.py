@@ -2,7 +2,7 @@
 """The last step: nodes in canonical order, as a plan.
 
 Order comes from structure alone. A node's digest covers what it is made of (forward) and what is made of it
-(backward), never a name or a position; stores, operands that commute and ties between subtrees are ordered by it. Loads
+(backward), never a name or a position; stores and the subtrees of an operation are taken in its order. Loads
 are numbered by first use. So renamed, permuted and aliased functions come out equal, in every process.
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from epifuse.fusion.ir.node import Attribute, Broadcast, Kind, Node, ValueType
+from epifuse.fusion.ir.infer import first_two_commute
+from epifuse.fusion.ir.node import Attribute, Broadcast, Kind, Node
 from epifuse.fusion.passes.program import Context, Program
 from epifuse.fusion.passes.rounding import accumulate_dtype, rounding_of
 from epifuse.fusion.plan import (
@@ -29,6 +30,9 @@ from epifuse.fusion.vocabulary import table
 from epifuse.fusion.vocabulary.table import CostClass
 
 _COMBINE = {"amax": "max", "amin": "min"}
+
+_ROUNDS = 6
+"""How often look-alikes are looked at; two rounds tell nearly all apart, and a tie costs a second compile, no more."""
 
 
 def schedule(program: Program, context: Context) -> tuple[EpiloguePlan, Binding]:
@@ -48,12 +52,12 @@ class _Order:
         self.nodes = program.nodes
         self.types = program.types
         self.context = context
-        self.commutes = [_commuting(node) for node in self.nodes]
-        self.digests = self._backward(self._forward())
+        self.commutes = [first_two_commute(node) for node in self.nodes]
+        self.digests = self._refined([self._label(index) for index in range(len(self.nodes))])
         self.needs = self._needs()
         stores = [i for i, node in enumerate(self.nodes) if node.kind is Kind.STORE]
-        self.stores = sorted(stores, key=lambda i: (self._reduction(i) is not None, self.digests[i]))
         self.rank: dict[int, int] = {}
+        self.stores = sorted(stores, key=self._store_order)
 
     def visit(self) -> None:
         """Number every value, operands before users, the operand that keeps more values alive first."""
@@ -67,23 +71,16 @@ class _Order:
                 else:
                     todo.pop()
                     self.rank.setdefault(index, len(self.rank))
-
-    def operands(self, index: int) -> tuple[int, ...]:
-        """The inputs of a node, those that commute in canonical order."""
-        inputs = self.nodes[index].inputs
-        if not self.commutes[index]:
-            return inputs
-        a, b, *rest = inputs
-        if (self.digests[b], self.rank[b]) < (self.digests[a], self.rank[a]):
-            a, b = b, a
-        return (a, b, *rest)
+        self.stores.sort(key=self._store_order)  # symmetric stores follow the numbers that their values got
 
     def _preference(self, index: int) -> tuple[int, bytes]:
         return (-self.needs[index], self.digests[index])
 
-    def _reduction(self, store: int) -> Node | None:
-        source = self.nodes[self.nodes[store].inputs[0]]
-        return source if source.kind is Kind.REDUCE else None
+    def _store_order(self, store: int) -> tuple[bool, bytes, bytes, int]:
+        """Reductions last; then by what is stored how, by what else is made of it, and by the value's number."""
+        (source,) = self.nodes[store].inputs
+        reduced = self.nodes[source].kind is Kind.REDUCE
+        return (reduced, self.digests[store], self.digests[source], self.rank.get(source, 0))
 
     def _label(self, index: int) -> bytes:
         node, kind = self.nodes[index], self.nodes[index].kind
@@ -101,21 +98,34 @@ class _Order:
             text = f"{kind.name} {_COMBINE.get(node.op, node.op)}"
         return text.encode()
 
-    def _forward(self) -> list[bytes]:
+    def _refined(self, labels: list[bytes]) -> list[bytes]:
+        """A digest for each node. What looks alike after one look down and one up (two loads of a kind, in sums of a
+        kind) is looked at again with what was found, while that tells more apart; what never differs is symmetric.
+        """
+        digests, apart = labels, 0
+        for _ in range(_ROUNDS):
+            digests = self._backward(self._forward(digests))
+            found = len(set(digests))
+            if found in (apart, len(digests)):
+                break
+            apart = found
+        return digests
+
+    def _forward(self, labels: list[bytes]) -> list[bytes]:
+        """Digests of each node's label and of what it is made of."""
         digests: list[bytes] = []
         for index, node in enumerate(self.nodes):
             below = [digests[i] for i in node.inputs]
             if self.commutes[index] and below[1] < below[0]:
                 below[0], below[1] = below[1], below[0]
-            digests.append(_digest(b"".join(below) + self._label(index)))
+            digests.append(_digest(b"".join(below) + labels[index]))
         return digests
 
-    def _backward(self, forward: list[bytes]) -> list[bytes]:
-        """Digests that tell apart what looks alike from below: by the users, and the place taken among operands."""
+    def _backward(self, digests: list[bytes]) -> list[bytes]:
+        """Those digests, and of who uses the node in which place."""
         above: list[list[bytes]] = [[] for _ in self.nodes]
-        digests = forward
         for index in range(len(self.nodes) - 1, -1, -1):
-            digests[index] = own = _digest(forward[index] + b"".join(sorted(above[index])))
+            digests[index] = own = _digest(digests[index] + b"".join(sorted(above[index])))
             commutes = self.commutes[index]
             for position, i in enumerate(self.nodes[index].inputs):
                 above[i].append(own + (b"\0" if commutes and position < 2 else bytes((position,))))
@@ -129,10 +139,6 @@ class _Order:
             kept = [need + position for position, need in enumerate(below)]
             needs.append(max([int(_is_full(self.types[index].broadcast)), *kept]))
         return needs
-
-
-def _commuting(node: Node) -> bool:
-    return node.kind is Kind.COMPUTE and len(node.inputs) > 1 and table.lookup(node.op).commutative
 
 
 def _spelled(attributes: tuple[tuple[str, Attribute], ...]) -> str:
@@ -206,12 +212,14 @@ class _Assembly:
 
     def _compute(self, index: int) -> PlanCompute:
         node, found = self.nodes[index], self.types[index]
-        operands = self.order.operands(index)
+        operands = [self.slots[i] for i in node.inputs]
+        if self.order.commutes[index]:
+            operands[:2] = sorted(operands[:2])  # slots are canonical by now
         return PlanCompute(
             slot=self.slots[index],
             primitive=node.op,
-            operands=tuple([self.slots[i] for i in operands]),
-            operand_dtype=self.types[operands[-1]].dtype,  # the last one: the first of ``where`` is its condition
+            operands=tuple(operands),
+            operand_dtype=self.types[node.inputs[-1]].dtype,  # the last one: the first of ``where`` is its condition
             compute_dtype=found.dtype,
             broadcast=found.broadcast,
             attributes=node.attributes,
@@ -300,7 +308,7 @@ def _live_slots(
         for slot in compute.operands:
             last[slot] = 2 * time
     full_loads = {x.slot for x in loads if _is_full(x.broadcast)}
-    for slot in [x.operand for x in (*reduces, *stores)]:
+    for slot in [x.operand for x in reduces] + [x.operand for x in stores]:
         last[slot] = end
     for time, compute in enumerate(computes):
         for slot in full_loads.intersection(compute.operands):

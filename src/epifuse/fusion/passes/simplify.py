@@ -47,8 +47,8 @@ def fold(program: Program, context: Context) -> Program:
     """Replace operations whose result is known, bit for bit, without running them."""
     builder = TypedBuilder(context.typing)
     new: list[int] = []
-    for node in program.nodes:
-        node = moved(node, new)
+    for old in program.nodes:
+        node = moved(old, new)
         index = _folded(builder, node) if node.kind is Kind.COMPUTE else None
         new.append(builder.add(node) if index is None else index)
     return simplify(Program.of(builder), context)

@@ -82,7 +82,7 @@ def nearest(name: str) -> str | None:
     for row in rows():
         for dotted in row.torch_names:
             names.setdefault(dotted.rpartition(".")[2], row.name)
-    close = difflib.get_close_matches(name, names, n=1) or difflib.get_close_matches(name.lower(), names, n=1)
+    close = difflib.get_close_matches(name.lower(), names, n=1)
     return names[close[0]] if close else None
 
 

@@ -55,7 +55,7 @@ def _parameters(body: Callable[..., Any], roles: dict[str, Role], choices: dict[
 
 
 def _torch_of(function: Callable[..., Any] | None, body: Callable[..., Any], result: Result) -> Callable[..., Any]:
-    """torch's own function where it can be called: it takes numbers as parameters, and floats where we take integers."""
+    """torch's own function where it can be called: with numbers as parameters, and floats where we take integers."""
 
     def on_torch(*operands: Any, **attributes: Any) -> Any:
         x, *others = operands
@@ -164,7 +164,7 @@ _EXPM1_LOW, _EXPM1_HIGH = math.log(0.75), math.log(1.5)
 
 
 @composite(torch.expm1, ("torch.expm1", "torch.special.expm1", "Tensor.expm1", "math.expm1"), cost=_SPECIAL,
-           derivative=lambda x: exp(x), accuracy=Accuracy(4.0))  # fmt: skip
+           derivative=exp, accuracy=Accuracy(4.0))  # fmt: skip
 def expm1(x: Any) -> Any:
     """exp(x) - 1, accurate also next to 0 (1 special function)."""
     q = x * _EXPM1[-1] + _EXPM1[-2]
@@ -215,8 +215,12 @@ def squared_relu(x: Any) -> Any:
     return positive * positive
 
 
+def _hardtanh_slope(x: Any, min_val: Any = -1.0, max_val: Any = 1.0) -> Any:
+    return _step(x - min_val, 1.0, 0.0) * _step(max_val - x, 1.0, 0.0)
+
+
 @composite(F.hardtanh, ("torch.nn.functional.hardtanh",), accuracy=Accuracy(0.0), cost=_ALU,
-           derivative=lambda x, min_val=-1.0, max_val=1.0: _step(x - min_val, 1.0, 0.0) * _step(max_val - x, 1.0, 0.0))  # fmt: skip
+           derivative=_hardtanh_slope)  # fmt: skip
 def hardtanh(x: Any, min_val: Any = -1.0, max_val: Any = 1.0) -> Any:
     """x clamped to min_val .. max_val."""
     return minimum(maximum(x, min_val), max_val)
@@ -232,8 +236,11 @@ def hardsigmoid(x: Any) -> Any:
     return minimum(maximum(x + 3.0, 0.0), 6.0) * _SIXTH
 
 
-@composite(F.hardswish, ("torch.nn.functional.hardswish",), accuracy=Accuracy(2.5),
-           derivative=lambda x: where(x < -3.0, like(x, 0.0), where(x < 3.0, x * (1.0 / 3.0) + 0.5, like(x, 1.0))))  # fmt: skip
+def _hardswish_slope(x: Any) -> Any:
+    return where(x < -3.0, like(x, 0.0), where(x < 3.0, x * (1.0 / 3.0) + 0.5, like(x, 1.0)))
+
+
+@composite(F.hardswish, ("torch.nn.functional.hardswish",), accuracy=Accuracy(2.5), derivative=_hardswish_slope)
 def hardswish(x: Any) -> Any:
     """x * hardsigmoid(x)."""
     return x * hardsigmoid(x)
@@ -253,14 +260,14 @@ _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
 
-@composite(torch.selu, _names("selu"), cost=_SPECIAL, accuracy=Accuracy(6.0),
+@composite(torch.selu, ("torch.selu", "torch.nn.functional.selu"), cost=_SPECIAL, accuracy=Accuracy(6.0),
            derivative=lambda x: _step(x, _SELU_SCALE, exp(minimum(x, 0.0)) * (_SELU_SCALE * _SELU_ALPHA)))  # fmt: skip
 def selu(x: Any) -> Any:
     """elu with the self-normalising alpha, scaled (1 special function)."""
     return where(x > 0, x * _SELU_SCALE, expm1(x) * (_SELU_SCALE * _SELU_ALPHA))
 
 
-@composite(torch.celu, _names("celu"), cost=_SPECIAL, accuracy=Accuracy(5.0),
+@composite(torch.celu, ("torch.celu", "torch.nn.functional.celu"), cost=_SPECIAL, accuracy=Accuracy(5.0),
            derivative=lambda x, alpha=1.0: _step(x, 1.0, exp(minimum(x, 0.0) * reciprocal(alpha))))  # fmt: skip
 def celu(x: Any, alpha: Any = 1.0) -> Any:
     """x where x > 0, alpha * expm1(x / alpha) elsewhere (1 special function)."""
@@ -336,8 +343,12 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     return x * 0.5 * (shifted + 1.0)
 
 
+def _softplus_slope(x: Any, beta: Any = 1.0, threshold: Any = 20.0) -> Any:
+    return where(x * beta > threshold, like(x, 1.0), sigmoid(x * beta))
+
+
 @composite(F.softplus, ("torch.nn.functional.softplus",), cost=_SPECIAL, accuracy=Accuracy(8.0),
-           derivative=lambda x, beta=1.0, threshold=20.0: where(x * beta > threshold, like(x, 1.0), sigmoid(x * beta)))  # fmt: skip
+           derivative=_softplus_slope)  # fmt: skip
 def softplus(x: Any, beta: Any = 1.0, threshold: Any = 20.0) -> Any:
     """log(1 + exp(beta x)) / beta, and x itself where beta x > threshold (3 special functions)."""
     z = x * beta

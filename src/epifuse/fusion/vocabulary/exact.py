@@ -88,10 +88,9 @@ def _fma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     dtype = torch.promote_types(dtype, c.dtype)
     if not dtype.is_floating_point:
         return a * b + c
-    shape = torch.broadcast_shapes(a.shape, b.shape, c.shape)
-    wide = [v.to(torch.float64).expand(shape) for v in (a, b, c)]
+    wide = torch.broadcast_tensors(*(v.to(torch.float64) for v in (a, b, c)))  # type: ignore[no-untyped-call]
     if dtype == torch.float64:
-        return _fma_float64(*wide) if shape else _fma_float64(*(v.reshape(1) for v in wide)).reshape(())
+        return _fma_float64(*wide) if wide[0].ndim else _fma_float64(*(v.reshape(1) for v in wide)).reshape(())
     total = add_to_odd(wide[0] * wide[1], wide[2])
     return round_to(total, dtypes.of(dtype))
 

@@ -16,7 +16,7 @@ import torch
 
 from epifuse.fusion.vocabulary.composite import composite
 from epifuse.fusion.vocabulary.primitive import abs as magnitude_of
-from epifuse.fusion.vocabulary.primitive import exp2, floor, like, log2, multiply_add, reciprocal, sqrt, where
+from epifuse.fusion.vocabulary.primitive import equal, exp2, floor, like, log2, multiply_add, reciprocal, sqrt, where
 from epifuse.fusion.vocabulary.table import Accuracy, CostClass, Result, Role
 
 _LARGEST_CHAIN = 1024
@@ -28,7 +28,7 @@ _Pair = tuple[Any, Any]
 def _value(pair: _Pair) -> Any:
     high, low = pair
     total = high + low
-    return where(total == total, total, high)
+    return where(equal(total, total), total, high)
 
 
 def _times(a: _Pair, b: _Pair) -> _Pair:
@@ -130,7 +130,7 @@ def _general_power(x: Any, exponent: float) -> Any:
         p, p_low = _two_sum(*_times(logarithm, y))
         near = exp2(p)
         total = near + near * (p_low * math.log(2.0))
-        simple = where(total == total, total, simple)
+        simple = where(equal(total, total), total, simple)
     if not exponent.is_integer():
         return _nan_below_zero(x, simple)
     return where(x < 0, -simple, simple) if exponent % 2 else simple

@@ -77,6 +77,14 @@ def _floating(values: Any) -> Any:
     return values if np.issubdtype(np.asarray(values).dtype, np.floating) else np.asarray(values, np.float64)[()]
 
 
+_erf_elements = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _erf_numpy(x: Any) -> Any:
+    values = np.asarray(x)
+    return np.asarray(_erf_elements(values) if values.size else values).astype(values.dtype)[()]
+
+
 def _row(
     name: str,
     names: str,
@@ -117,109 +125,6 @@ def _special(name: str, summary: str, on_numpy: Callable[..., Any], torch_names:
                 derivative=derivative, result=Result.FLOAT, accuracy=accuracy, cost=CostClass.SPECIAL)  # fmt: skip
 
 
-# ---- arithmetic -------------------------------------------------------------------------------------------------
-
-add = _row(
-    "add", "a b", "a + b.", lifted(torch.add), np.add, ("torch.add", "Tensor.add", "operator.add"),
-    derivative=lambda a, b: like(a, 1.0), commutative=True,
-)  # fmt: skip
-sub = _row(
-    "sub", "a b", "a - b.", lifted(torch.sub), np.subtract,
-    ("torch.sub", "torch.subtract", "Tensor.sub", "Tensor.subtract", "operator.sub"),
-    derivative=lambda a, b: like(a, 1.0),
-)  # fmt: skip
-mul = _row(
-    "mul", "a b", "a * b.", lifted(torch.mul), np.multiply,
-    ("torch.mul", "torch.multiply", "Tensor.mul", "Tensor.multiply", "operator.mul"),
-    derivative=lambda a, b: b, commutative=True,
-)  # fmt: skip
-div = _row(
-    "div", "a b", "a / b, the true quotient, rounded correctly; floats also from integers.",
-    lifted(torch.true_divide), np.true_divide,
-    ("torch.div", "torch.divide", "torch.true_divide", "Tensor.div", "Tensor.divide", "Tensor.true_divide",
-     "operator.truediv"),
-    derivative=lambda a, b: reciprocal(b), result=Result.FLOAT, cost=CostClass.SPECIAL,
-)  # fmt: skip
-neg = _row(
-    "neg", "x", "-x.", torch.neg, np.negative,
-    ("torch.neg", "torch.negative", "Tensor.neg", "Tensor.negative", "operator.neg"),
-    derivative=lambda x: like(x, -1.0), accuracy=_EXACT, cost=CostClass.FREE,
-)  # fmt: skip
-multiply_add = _row(
-    "multiply_add", "a b c", "a * b + c with one rounding (an fma), on every backend.",
-    lifted(exact.fma), exact.fma_numpy, (), derivative=lambda a, b, c: b,
-)  # fmt: skip
-abs = _row(  # noqa: A001 - the vocabulary's name, as torch.abs
-    "abs", "x", "|x|.", torch.abs, np.abs,
-    ("torch.abs", "torch.absolute", "Tensor.abs", "Tensor.absolute", "builtins.abs", "operator.abs"),
-    derivative=lambda x: where(greater(x, 0), like(x, 1.0), where(less(x, 0), like(x, -1.0), like(x, 0.0))),
-    accuracy=_EXACT, cost=CostClass.FREE,
-)  # fmt: skip
-minimum = _row(
-    "minimum", "a b", "The smaller of a and b; NaN where either is NaN.", lifted(torch.minimum), np.minimum,
-    ("torch.minimum", "Tensor.minimum"),
-    accuracy=_EXACT, cost=CostClass.ALU, commutative=True,
-)  # fmt: skip
-maximum = _row(
-    "maximum", "a b", "The larger of a and b; NaN where either is NaN.", lifted(torch.maximum), np.maximum,
-    ("torch.maximum", "Tensor.maximum"),
-    accuracy=_EXACT, cost=CostClass.ALU, commutative=True,
-)  # fmt: skip
-floor = _row(
-    "floor", "x", "The largest integer not above x; integers stay as they are.", torch.floor,
-    lambda x: np.floor(x) if np.issubdtype(np.asarray(x).dtype, np.floating) else x,
-    ("torch.floor", "Tensor.floor", "torch.special.floor", "math.floor"),
-    derivative=lambda x: like(x, 0.0), accuracy=_EXACT, cost=CostClass.ALU,
-)  # fmt: skip
-
-# ---- special functions ------------------------------------------------------------------------------------------
-
-exp = _special(
-    "exp", "e to the x.", np.exp, ("torch.exp", "Tensor.exp", "math.exp"), lambda x: exp(x),
-)  # fmt: skip
-exp2 = _special(
-    "exp2", "2 to the x; exact where x is an integer.", np.exp2,
-    ("torch.exp2", "torch.special.exp2", "Tensor.exp2", "math.exp2"), lambda x: exp2(x) * math.log(2.0),
-)  # fmt: skip
-log = _special(
-    "log", "The natural logarithm; relative accuracy also next to 1.", np.log,
-    ("torch.log", "Tensor.log", "math.log"), lambda x: reciprocal(x),
-)  # fmt: skip
-log2 = _special(
-    "log2", "The logarithm to base 2; relative accuracy also next to 1.", np.log2,
-    ("torch.log2", "Tensor.log2", "math.log2"), lambda x: reciprocal(x * math.log(2.0)),
-)  # fmt: skip
-sqrt = _special(
-    "sqrt", "The square root, rounded correctly; NaN below zero.", np.sqrt,
-    ("torch.sqrt", "Tensor.sqrt", "math.sqrt"), lambda x: rsqrt(x) * 0.5, _ROUNDED,
-)  # fmt: skip
-rsqrt = _special(
-    "rsqrt", "1 / sqrt(x).", lambda x: 1.0 / np.sqrt(x), ("torch.rsqrt", "Tensor.rsqrt"),
-    lambda x: rsqrt(x) * reciprocal(x) * -0.5,
-)  # fmt: skip
-reciprocal = _special(
-    "reciprocal", "1 / x.", lambda x: 1.0 / x, ("torch.reciprocal", "Tensor.reciprocal"),
-    lambda x: -reciprocal(x * x), Accuracy(ulp=1.0),
-)  # fmt: skip
-sin = _special("sin", "The sine of x radians.", np.sin, ("torch.sin", "Tensor.sin", "math.sin"), lambda x: cos(x))
-cos = _special("cos", "The cosine of x radians.", np.cos, ("torch.cos", "Tensor.cos", "math.cos"), lambda x: -sin(x))
-tanh = _special(
-    "tanh", "The hyperbolic tangent; exactly -1 and 1 far out.", np.tanh,
-    ("torch.tanh", "torch.nn.functional.tanh", "Tensor.tanh", "math.tanh"), lambda x: 1.0 - tanh(x) * tanh(x),
-)  # fmt: skip
-erf = _special(
-    "erf", "The error function.", lambda x: _erf_numpy(x),
-    ("torch.erf", "torch.special.erf", "Tensor.erf", "math.erf"), lambda x: exp(-(x * x)) * (2.0 / math.sqrt(math.pi)),
-)  # fmt: skip
-
-_erf_elements = np.vectorize(math.erf, otypes=[np.float64])
-
-
-def _erf_numpy(x: Any) -> Any:
-    values = np.asarray(x)
-    return np.asarray(_erf_elements(values) if values.size else values).astype(values.dtype)[()]
-
-
 # ---- conditions -------------------------------------------------------------------------------------------------
 
 
@@ -231,20 +136,37 @@ def _comparison(name: str, sign: str, torch_function: Callable[..., Any], numpy_
     )  # fmt: skip
 
 
-less = _comparison("less", "<", torch.lt, np.less,
-                   ("torch.lt", "torch.less", "Tensor.lt", "Tensor.less", "operator.lt"))  # fmt: skip
-less_equal = _comparison("less_equal", "<=", torch.le, np.less_equal,
-                         ("torch.le", "torch.less_equal", "Tensor.le", "Tensor.less_equal", "operator.le"))  # fmt: skip
-greater = _comparison("greater", ">", torch.gt, np.greater,
-                      ("torch.gt", "torch.greater", "Tensor.gt", "Tensor.greater", "operator.gt"))  # fmt: skip
-greater_equal = _comparison(
-    "greater_equal", ">=", torch.ge, np.greater_equal,
+less: Operation = _comparison(
+    "less", "<", torch.lt, np.less, ("torch.lt", "torch.less", "Tensor.lt", "Tensor.less", "operator.lt")
+)
+less_equal: Operation = _comparison(
+    "less_equal",
+    "<=",
+    torch.le,
+    np.less_equal,
+    ("torch.le", "torch.less_equal", "Tensor.le", "Tensor.less_equal", "operator.le"),
+)
+greater: Operation = _comparison(
+    "greater", ">", torch.gt, np.greater, ("torch.gt", "torch.greater", "Tensor.gt", "Tensor.greater", "operator.gt")
+)
+greater_equal: Operation = _comparison(
+    "greater_equal",
+    ">=",
+    torch.ge,
+    np.greater_equal,
     ("torch.ge", "torch.greater_equal", "Tensor.ge", "Tensor.greater_equal", "operator.ge"),
-)  # fmt: skip
-equal = _comparison("equal", "==", torch.eq, np.equal, ("torch.eq", "Tensor.eq", "operator.eq"), commutative=True)
-not_equal = _comparison("not_equal", "!=", torch.ne, np.not_equal,
-                        ("torch.ne", "torch.not_equal", "Tensor.ne", "Tensor.not_equal", "operator.ne"),
-                        commutative=True)  # fmt: skip
+)
+equal: Operation = _comparison(
+    "equal", "==", torch.eq, np.equal, ("torch.eq", "Tensor.eq", "operator.eq"), commutative=True
+)
+not_equal: Operation = _comparison(
+    "not_equal",
+    "!=",
+    torch.ne,
+    np.not_equal,
+    ("torch.ne", "torch.not_equal", "Tensor.ne", "Tensor.not_equal", "operator.ne"),
+    commutative=True,
+)
 
 
 def _where_torch(condition: Any, a: Any, b: Any) -> torch.Tensor:
@@ -256,9 +178,110 @@ def _where_torch(condition: Any, a: Any, b: Any) -> torch.Tensor:
     return torch.where(condition, a, b)
 
 
-where = _row(
+where: Operation = _row(
     "where", "condition a b", "a where the condition holds, b elsewhere.", _where_torch, np.where,
     ("torch.where",), accuracy=_EXACT, cost=CostClass.ALU,
+)  # fmt: skip
+
+
+# ---- arithmetic -------------------------------------------------------------------------------------------------
+
+reciprocal: Operation = _special(
+    "reciprocal", "1 / x.", lambda x: 1.0 / x, ("torch.reciprocal", "Tensor.reciprocal"),
+    lambda x: -reciprocal(x * x), Accuracy(ulp=1.0),
+)  # fmt: skip
+add: Operation = _row(
+    "add", "a b", "a + b.", lifted(torch.add), np.add, ("torch.add", "Tensor.add", "operator.add"),
+    derivative=lambda a, b: like(a, 1.0), commutative=True,
+)  # fmt: skip
+sub: Operation = _row(
+    "sub", "a b", "a - b.", lifted(torch.sub), np.subtract,
+    ("torch.sub", "torch.subtract", "Tensor.sub", "Tensor.subtract", "operator.sub"),
+    derivative=lambda a, b: like(a, 1.0),
+)  # fmt: skip
+mul: Operation = _row(
+    "mul", "a b", "a * b.", lifted(torch.mul), np.multiply,
+    ("torch.mul", "torch.multiply", "Tensor.mul", "Tensor.multiply", "operator.mul"),
+    derivative=lambda a, b: b, commutative=True,
+)  # fmt: skip
+div: Operation = _row(
+    "div", "a b", "a / b, the true quotient, rounded correctly; floats also from integers.",
+    lifted(torch.true_divide), np.true_divide,
+    ("torch.div", "torch.divide", "torch.true_divide", "Tensor.div", "Tensor.divide", "Tensor.true_divide",
+     "operator.truediv"),
+    derivative=lambda a, b: reciprocal(b), result=Result.FLOAT, cost=CostClass.SPECIAL,
+)  # fmt: skip
+neg: Operation = _row(
+    "neg", "x", "-x.", torch.neg, np.negative,
+    ("torch.neg", "torch.negative", "Tensor.neg", "Tensor.negative", "operator.neg"),
+    derivative=lambda x: like(x, -1.0), accuracy=_EXACT, cost=CostClass.FREE,
+)  # fmt: skip
+multiply_add: Operation = _row(
+    "multiply_add", "a b c", "a * b + c with one rounding (an fma), on every backend.",
+    lifted(exact.fma), exact.fma_numpy, (), derivative=lambda a, b, c: b,
+)  # fmt: skip
+abs: Operation = _row(  # noqa: A001 - the vocabulary's name, as torch.abs
+    "abs", "x", "|x|.", torch.abs, np.abs,
+    ("torch.abs", "torch.absolute", "Tensor.abs", "Tensor.absolute", "builtins.abs", "operator.abs"),
+    derivative=lambda x: where(greater(x, 0), like(x, 1.0), where(less(x, 0), like(x, -1.0), like(x, 0.0))),
+    accuracy=_EXACT, cost=CostClass.FREE,
+)  # fmt: skip
+minimum: Operation = _row(
+    "minimum", "a b", "The smaller of a and b; NaN where either is NaN.", lifted(torch.minimum), np.minimum,
+    ("torch.minimum", "Tensor.minimum"),
+    accuracy=_EXACT, cost=CostClass.ALU, commutative=True,
+)  # fmt: skip
+maximum: Operation = _row(
+    "maximum", "a b", "The larger of a and b; NaN where either is NaN.", lifted(torch.maximum), np.maximum,
+    ("torch.maximum", "Tensor.maximum"),
+    accuracy=_EXACT, cost=CostClass.ALU, commutative=True,
+)  # fmt: skip
+floor: Operation = _row(
+    "floor", "x", "The largest integer not above x; integers stay as they are.", torch.floor,
+    lambda x: np.floor(x) if np.issubdtype(np.asarray(x).dtype, np.floating) else x,
+    ("torch.floor", "Tensor.floor", "math.floor"),
+    derivative=lambda x: like(x, 0.0), accuracy=_EXACT, cost=CostClass.ALU,
+)  # fmt: skip
+
+# ---- special functions ------------------------------------------------------------------------------------------
+
+exp: Operation = _special(
+    "exp", "e to the x.", np.exp, ("torch.exp", "Tensor.exp", "math.exp"), lambda x: exp(x),  # noqa: PLW0108 - not yet defined
+)  # fmt: skip
+exp2: Operation = _special(
+    "exp2", "2 to the x; exact where x is an integer.", np.exp2,
+    ("torch.exp2", "torch.special.exp2", "Tensor.exp2", "math.exp2"), lambda x: exp2(x) * math.log(2.0),
+)  # fmt: skip
+log: Operation = _special(
+    "log", "The natural logarithm; relative accuracy also next to 1.", np.log,
+    ("torch.log", "Tensor.log", "math.log"), reciprocal,
+)  # fmt: skip
+log2: Operation = _special(
+    "log2", "The logarithm to base 2; relative accuracy also next to 1.", np.log2,
+    ("torch.log2", "Tensor.log2", "math.log2"), lambda x: reciprocal(x * math.log(2.0)),
+)  # fmt: skip
+sqrt: Operation = _special(
+    "sqrt", "The square root, rounded correctly; NaN below zero.", np.sqrt,
+    ("torch.sqrt", "Tensor.sqrt", "math.sqrt"), lambda x: rsqrt(x) * 0.5, _ROUNDED,
+)  # fmt: skip
+rsqrt: Operation = _special(
+    "rsqrt", "1 / sqrt(x).", lambda x: 1.0 / np.sqrt(x), ("torch.rsqrt", "Tensor.rsqrt"),
+    lambda x: rsqrt(x) * reciprocal(x) * -0.5,
+)  # fmt: skip
+sin: Operation = _special(
+    "sin", "The sine of x radians.", np.sin, ("torch.sin", "Tensor.sin", "math.sin"),
+    lambda x: cos(x),  # noqa: PLW0108 - not yet defined
+)  # fmt: skip
+cos: Operation = _special(
+    "cos", "The cosine of x radians.", np.cos, ("torch.cos", "Tensor.cos", "math.cos"), lambda x: -sin(x),
+)  # fmt: skip
+tanh: Operation = _special(
+    "tanh", "The hyperbolic tangent; exactly -1 and 1 far out.", np.tanh,
+    ("torch.tanh", "torch.nn.functional.tanh", "Tensor.tanh", "math.tanh"), lambda x: 1.0 - tanh(x) * tanh(x),
+)  # fmt: skip
+erf: Operation = _special(
+    "erf", "The error function.", _erf_numpy,
+    ("torch.erf", "torch.special.erf", "Tensor.erf", "math.erf"), lambda x: exp(-(x * x)) * (2.0 / math.sqrt(math.pi)),
 )  # fmt: skip
 
 
@@ -276,7 +299,7 @@ def _cast_numpy(x: Any, dtype: Any) -> Any:
     return result.numpy()[()]
 
 
-cast = register(
+cast: Operation = register(
     Operation(
         name="cast",
         level=Level.PRIMITIVE,
@@ -290,11 +313,11 @@ cast = register(
     )
 )
 
-even_columns = _row(
+even_columns: Operation = _row(
     "even_columns", "x", "Columns 0, 2, 4, ...: the first of each pair of adjacent columns.",
     lambda x: x[..., 0::2], lambda x: x[..., 0::2], (), accuracy=_EXACT, cost=CostClass.FREE,
 )  # fmt: skip
-odd_columns = _row(
+odd_columns: Operation = _row(
     "odd_columns", "x", "Columns 1, 3, 5, ...: the second of each pair of adjacent columns.",
     lambda x: x[..., 1::2], lambda x: x[..., 1::2], (), accuracy=_EXACT, cost=CostClass.FREE,
 )  # fmt: skip

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Legal tiles of the portable kernel: rows by the class of the operands' dtype."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from epifuse_cutedsl.kernels.sm80.stage import StageShape, run_that_fits
+from epifuse_cutedsl.tile.smem import CHUNK_BYTES, align, limit_bytes, stages_that_fit
+
+TENSOR_CLASSES = {"half": 2, "tf32": 4, "byte": 1}
+PLAIN_CLASSES = {"f32": 4, "f64": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Sm80Config:
+    """A tile and how it is worked on. ``warps_m`` x ``warps_n`` warps share it in tensor classes; in plain ones
+    ``threads_m`` x ``threads_n`` threads do."""
+
+    kind: str
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    stages: int
+    warps_m: int = 0
+    warps_n: int = 0
+    threads_m: int = 0
+    threads_n: int = 0
+
+    @property
+    def tensor(self) -> bool:
+        """Whether tensor cores multiply."""
+        return self.kind in TENSOR_CLASSES
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element of A and B."""
+        return TENSOR_CLASSES[self.kind] if self.tensor else PLAIN_CLASSES[self.kind]
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return 32 * self.warps_m * self.warps_n if self.tensor else self.threads_m * self.threads_n
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of one stage: a K tile of A and one of B, however they lie."""
+        return stage_bytes(self.kind, self.tile_m, self.tile_n, self.tile_k)
+
+    def stage_shape(self, accumulator_bytes: int, axis: str, run: int) -> StageShape:
+        """How the accumulators go through shared memory for an epilogue that asks for runs of ``run`` along ``axis``."""
+        fitting = run_that_fits(self.tile_m, self.tile_n, axis, self.threads, run)
+        return StageShape(self.tile_m, self.tile_n, axis, accumulator_bytes, self.threads, fitting)
+
+    def smem_bytes(self, accumulator_bytes: int, axis: str = "n") -> int:
+        """Shared memory of a CTA, without the epilogue's scratch: the ring or the staged accumulators."""
+        return max(self.stages * self.stage_bytes, align(self.stage_shape(accumulator_bytes, axis, 1).bytes))
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.tile_m}x{self.tile_n}x{self.tile_k} stages {self.stages} threads {self.threads}"
+
+
+def stage_bytes(kind: str, tile_m: int, tile_n: int, tile_k: int) -> int:
+    """Bytes of a stage; tiles of the plain classes are padded."""
+    if kind in TENSOR_CLASSES:
+        size = TENSOR_CLASSES[kind]
+        return align(tile_m * tile_k * size) + align(tile_n * tile_k * size)
+    size = PLAIN_CLASSES[kind]
+    return sum(align(tile_k * (extent * size + CHUNK_BYTES)) for extent in (tile_m, tile_n))
+
+
+# Tile and warps; the warps' own tiles are at most 64 x 64, which 128 of the 255 registers of a thread accumulate.
+# (tile_m, tile_n, warps_m, warps_n)
+_TENSOR_TILES = (
+    (16, 64, 1, 2),
+    (32, 64, 1, 2),
+    (64, 64, 2, 2),
+    (64, 128, 1, 4),
+    (64, 256, 1, 4),
+    (128, 64, 2, 2),
+    (128, 128, 2, 2),
+    (128, 256, 2, 4),
+    (256, 128, 4, 2),
+)
+# Bytes of K in a tile: two steps and four.
+_K_BYTES = (64, 128)
+_MOST_STAGES = {64: 6, 128: 4}
+# (tile_m, tile_n, tile_k, threads_m, threads_n)
+_PLAIN_TILES = {
+    "f32": (
+        (16, 64, 16, 4, 16),
+        (32, 64, 16, 8, 16),
+        (64, 64, 16, 16, 16),
+        (128, 64, 16, 16, 8),
+        (128, 128, 16, 16, 16),
+    ),
+    "f64": (
+        (16, 64, 8, 8, 16),
+        (32, 64, 8, 8, 16),
+        (64, 64, 8, 16, 16),
+        (128, 64, 8, 16, 16),
+    ),
+}
+_PLAIN_STAGES = 4
+
+
+@functools.lru_cache(maxsize=64)
+def configurations(kind: str, accumulator_bytes: int, cc: int, scratch_bytes: int = 0) -> tuple[Sm80Config, ...]:
+    """Every legal configuration of a dtype class on a compute capability, in table order.
+
+    Stages are as many as fit, at most what its row says and at least two; a tile whose accumulators cannot be staged,
+    with ``scratch_bytes`` beside them, is left out.
+    """
+    found = []
+    for fields, most in _rows(kind):
+        room = stages_that_fit(stage_bytes(kind, *fields[:3]), scratch_bytes, cc, most)
+        config = Sm80Config(kind, *fields[:3], room, *fields[3:])
+        staged = max(config.smem_bytes(accumulator_bytes, axis) for axis in "nm")
+        if room >= 2 and staged + scratch_bytes <= limit_bytes(cc):
+            found.append(config)
+    return tuple(found)
+
+
+def _rows(kind: str) -> list[tuple[tuple[int, ...], int]]:
+    """Fields of ``Sm80Config`` without kind and stages, and the most stages."""
+    if kind in PLAIN_CLASSES:
+        return [((m, n, k, 0, 0, tm, tn), _PLAIN_STAGES) for m, n, k, tm, tn in _PLAIN_TILES[kind]]
+    size = TENSOR_CLASSES[kind]
+    return [
+        ((m, n, k_bytes // size, wm, wn), _MOST_STAGES[k_bytes])
+        for m, n, wm, wn in _TENSOR_TILES
+        for k_bytes in _K_BYTES
+        if m >= 64 or k_bytes == 64
+    ]

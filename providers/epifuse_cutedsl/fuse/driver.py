@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Epilogue``: the six hooks through which a kernel runs a plan.
+
+A kernel builds one on the host, binds it to its parameters and tile on the device, and then calls, in this order:
+``tile_begin`` once; for each step ``load_step`` and ``visit`` (which stores too: ``store_step`` is its last part);
+``reduce_flush`` and ``tile_end`` once. The state between the hooks is a flat list of scalars, so that a kernel may
+carry it round a loop. The plan's tuples are walked by ordinary Python loops while the DSL traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cutlass import Boolean, Float32, Float64, Int32, Int64
+
+from epifuse.dtypes import DType
+from epifuse.fusion.plan import EpiloguePlan, PlanCompute, PlanConstant
+from epifuse_cutedsl.fuse import compute, reduce
+from epifuse_cutedsl.fuse.fragment import Extents, Fragment, KernelFacts, TileCoordinates
+from epifuse_cutedsl.fuse.load import MemoryLoad, Reach
+from epifuse_cutedsl.fuse.params import EpilogueTraits, Param, parameters
+from epifuse_cutedsl.fuse.store import store
+from epifuse_cutedsl.fuse.values import Frame, Lanes, Spread
+from epifuse_cutedsl.kernels.ptx.asm import emit
+
+_SCALARS = {"float32": Float32, "float64": Float64, "int32": Int32}
+
+
+def wanted_run(plan: EpiloguePlan, traits: EpilogueTraits) -> int:
+    """The run length that serves the plan best: 16 bytes of the narrowest full tensor, 2 at least for pairs."""
+    sizes = [out.dtype.bytes for out, whole in zip(traits.outputs, _whole(plan, traits), strict=True) if whole]
+    sizes += [t.dtype.bytes for t in traits.loads if t is not None and t.varies[1] and t.varies[2]]
+    width = max(4, 16 // max(min(sizes, default=4), 2))
+    return max(width, 2)
+
+
+def _whole(plan: EpiloguePlan, traits: EpilogueTraits) -> list[bool]:
+    stored = {s.destination for s in plan.stores}
+    return [i in stored for i in range(len(traits.outputs))]
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """A plan, how its tensors are reached, and the kernel around it. Hashable by its parts; made on the host."""
+
+    plan: EpiloguePlan
+    traits: EpilogueTraits
+    facts: KernelFacts
+    folds_batches: bool = False
+
+    @cached_property
+    def parameters(self) -> tuple[Param, ...]:
+        """The numbers that the kernel takes for the epilogue, after its own."""
+        return parameters(self.plan, self.traits)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Shared memory that ``reduce_flush`` needs."""
+        return reduce.scratch_bytes(self.plan, self.traits.axis, self.facts)
+
+    @cached_property
+    def fast(self) -> bool:
+        """Whether every output is 16 bits or narrower, so that short forms of functions lose nothing that is kept."""
+        outputs = [s.dtype for s in self.plan.stores]
+        return not self.plan.reduces and all(d.is_float and d.bits <= 16 for d in outputs)
+
+    def bind(self, params: Sequence[Any], tile: TileCoordinates, extents: Extents) -> BoundEpilogue:
+        """The epilogue of one tile on the device; ``params`` in the order of ``parameters``."""
+        return BoundEpilogue(self, list(params), tile, extents)
+
+
+class BoundEpilogue:
+    """An epilogue while it is traced for one tile."""
+
+    def __init__(self, epilogue: Epilogue, params: list[Any], tile: TileCoordinates, extents: Extents) -> None:
+        self.plan = epilogue.plan
+        self.axis = epilogue.traits.axis
+        self.fast = epilogue.fast
+        self.facts = epilogue.facts
+        self.extents = extents
+        self.tile = tile
+        self._arguments: dict[int, Any] = {}
+        self._loads: list[MemoryLoad] = []
+        operands = [load for load in self.plan.loads if load.operand >= 0]
+        for load, tensor in zip(operands, epilogue.traits.loads, strict=True):
+            if tensor is None:
+                self._arguments[load.slot] = params.pop(0)
+            else:
+                self._loads.append(MemoryLoad(load, _reach(tensor, params, tile.batch), self.axis))
+        self._outputs = [_reach(tensor, params, tile.batch) for tensor in epilogue.traits.outputs]
+        self._reductions = self._bind_reductions(epilogue, params)
+        self._compute_dtypes = _compute_dtypes(self.plan)
+
+    def _bind_reductions(self, epilogue: Epilogue, params: list[Any]) -> list[reduce.Reduction]:
+        if not self.plan.reduces:
+            return []
+        workspace, tiles_m, tiles_n = params
+        found = []
+        counters: Any = Int64(workspace)
+        for plan in self.plan.reduces:
+            shape = reduce.Shape.of(plan, epilogue.folds_batches)
+            reach = self._outputs[plan.destination]
+            found.append(reduce.Reduction(plan, shape, reach, self.axis, self.facts, self.extents, self.tile))
+            counters = counters + Int64(shape.groups(tiles_m, tiles_n, self.extents.batches)) * reduce.COUNTER_BYTES
+        partials = (counters - Int64(workspace) + 15) // 16 * 16 + Int64(workspace)
+        counters = Int64(workspace)
+        for reduction in found:
+            counters, partials = reduction.place(counters, partials, (tiles_m, tiles_n))
+        return found
+
+    # The hooks.
+
+    def tile_begin(self, first: Fragment) -> list[Any]:
+        """What is the same at every step: vectors along the axis, scalars in memory; and empty reductions."""
+        frame = Frame(first)
+        state: list[Any] = []
+        for load in self._loads:
+            if load.once:
+                state += load.scalars(frame, load.issue(frame, self.extents))
+        state = [_carried(value) for value in state]
+        for reduction in self._reductions:
+            state += reduction.begin(first)
+        return state
+
+    def load_step(self, places: Fragment) -> list[list[Any]]:
+        """Issue the loads of one step (full operands, vectors across the axis): the words of each."""
+        frame = Frame(places)
+        return [load.issue(frame, self.extents) for load in self._loads if not load.once]
+
+    def visit(self, fragment: Fragment, pieces: Sequence[Sequence[Any]], state: Sequence[Any]) -> list[Any]:
+        """Compute on a fragment's registers, store the outputs, fold the reductions; the new state."""
+        frame = Frame(fragment)
+        state = list(state)
+        slots, used = self._load_slots(frame, pieces, state)
+        for constant in self.plan.constants:
+            slots[constant.slot] = frame.lanes(Spread(False, False), [_constant(constant)])
+        for step in self.plan.computes:
+            slots[step.slot] = self._compute(step, slots, frame)
+        self.store_step(slots, frame)
+        kept, folded = state[:used], state[used:]
+        for reduction in self._reductions:
+            count = reduction.registers
+            operand = reduction.reduce.operand
+            part = reduction.fold(slots[operand], self._compute_dtypes[operand], frame, folded[:count])
+            kept += part
+            folded = folded[count:]
+        return kept
+
+    def store_step(self, slots: dict[int, Lanes], frame: Frame) -> None:
+        """Round each output once and write it."""
+        for plan in self.plan.stores:
+            compute_dtype = self._compute_dtypes[plan.operand]
+            store(plan, slots[plan.operand], compute_dtype, self._outputs[plan.destination], frame, self.extents)
+
+    def reduce_flush(self, state: Sequence[Any], scratch: Any) -> None:
+        """Bring the tile's reductions together; ``scratch`` is a shared address. All threads call it."""
+        owned = sum(reduction.registers for reduction in self._reductions)
+        registers = list(state)[len(state) - owned :]
+        for reduction in self._reductions:
+            count = reduction.registers
+            reduction.flush(registers[:count], scratch)
+            registers = registers[count:]
+
+    def tile_end(self, scratch: Any) -> None:
+        """Count the tile; the last one of each destination writes it. All threads call it."""
+        for reduction in self._reductions:
+            reduce.finish(reduction, scratch)
+
+    # Parts of them.
+
+    def _load_slots(
+        self, frame: Frame, pieces: Sequence[Sequence[Any]], state: Sequence[Any]
+    ) -> tuple[dict[int, Lanes], int]:
+        """The plan's loads as slots, and how many scalars of the state they took."""
+        slots: dict[int, Lanes] = {}
+        used = 0
+        waiting = list(pieces)
+        for load in self.plan.loads:
+            if load.operand < 0:
+                slots[load.slot] = self._accumulator(frame, load.compute_dtype)
+            elif load.slot in self._arguments:
+                slots[load.slot] = frame.lanes(Spread(False, False), [self._arguments[load.slot]])
+        for memory in self._loads:
+            count = len(frame.layout(memory.spread).representatives)
+            if memory.once:
+                scalars = [_restored(v, memory.load.compute_dtype) for v in state[used : used + count]]
+                used += count
+            else:
+                scalars = memory.scalars(frame, waiting.pop(0))
+            slots[memory.load.slot] = frame.lanes(memory.spread, scalars)
+        return slots, used
+
+    def _accumulator(self, frame: Frame, compute_dtype: DType) -> Lanes:
+        kind = _SCALARS[compute_dtype.name]
+        registers = frame.fragment.registers
+        assert registers is not None
+        scalars = []
+        for run, place in frame.layout(Spread(True, True)).representatives:
+            value = registers[frame.fragment.runs[run].offset + place]
+            scalars.append(value if isinstance(value, kind) else kind(value))
+        return frame.lanes(Spread(True, True), scalars)
+
+    def _compute(self, step: PlanCompute, slots: dict[int, Lanes], frame: Frame) -> Lanes:
+        operands = [slots[operand] for operand in step.operands]
+        spread = Spread(False, False)
+        for operand in operands:
+            spread |= operand.spread
+        if step.primitive in ("even_columns", "odd_columns"):
+            return _pick_columns(operands[0], step.primitive == "odd_columns", frame)
+        if step.primitive == "cast":
+            attributes = dict(step.attributes)
+            target = attributes["dtype"]
+            assert isinstance(target, DType)
+            return frame.map(
+                lambda x: compute.cast(x, step.operand_dtype, target, step.compute_dtype), operands, spread
+            )
+        emitter = compute.EMITTERS[step.primitive]
+        dtype = step.operand_dtype.name
+        return frame.map(lambda *values: emitter(values, dtype, self.fast), operands, spread)
+
+
+def _reach(tensor: Any, params: list[Any], batch: Any) -> Reach:
+    count = 1 + sum(tensor.strided())
+    numbers, params[:count] = params[:count], []
+    return Reach.of(tensor, numbers, batch)
+
+
+def _compute_dtypes(plan: EpiloguePlan) -> dict[int, DType]:
+    records = (*plan.loads, *plan.constants, *plan.computes)
+    return {record.slot: record.compute_dtype for record in records}
+
+
+def _constant(constant: PlanConstant) -> Any:
+    kind = _SCALARS[constant.compute_dtype.name]
+    return kind(constant.literal.value)
+
+
+def _pick_columns(operand: Lanes, odd: bool, frame: Frame) -> Lanes:
+    """Every second column of a value, as a value of half as many."""
+    spread = Spread(operand.spread.along, operand.spread.across, halved=True)
+    layout = frame.layout(spread)
+    shift = int(odd)
+    scalars = [operand.at(run, 2 * place + shift) for run, place in layout.representatives]
+    if not operand.spread.along:
+        scalars = [operand.at(run, 0) for run, _ in layout.representatives]
+    return frame.lanes(spread, scalars)
+
+
+def _carried(value: Any) -> Any:
+    """A condition goes round a loop as an integer."""
+    return emit("selp.b32 {$w0}, 1, 0, {$r0};", [Int32], [value])[0] if isinstance(value, Boolean) else value
+
+
+def _restored(value: Any, compute_dtype: DType) -> Any:
+    return value != Int32(0) if compute_dtype.name == "bool" else value

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads of an epilogue: scalars, vectors along and across the axis, full operands, each as wide as its traits allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cutlass import Int64
+
+from epifuse.fusion.plan import PlanLoad
+from epifuse_cutedsl.fuse.convert import per_word, unpack
+from epifuse_cutedsl.fuse.fragment import Extents, Fragment
+from epifuse_cutedsl.fuse.params import TensorTraits
+from epifuse_cutedsl.fuse.values import Frame, Spread
+from epifuse_cutedsl.kernels.ptx import gmem
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A tensor in global memory as the device reaches it: address in bytes of its batch, strides in bytes or None."""
+
+    traits: TensorTraits
+    address: Any
+    stride_m: Any
+    stride_n: Any
+
+    @classmethod
+    def of(cls, traits: TensorTraits, numbers: Sequence[Any], batch: Any) -> Reach:
+        """From the parameters of ``fuse.params`` (address, then strides in elements)."""
+        size = traits.dtype.bytes
+        address, *rest = numbers
+        strides: dict[str, Any] = {}
+        for dim, varies, strided in zip("lmn", traits.varies, traits.strided(), strict=True):
+            if strided:
+                strides[dim] = Int64(rest.pop(0)) * size
+            elif varies:
+                strides[dim] = Int64(size)
+        if "l" in strides:
+            address = address + Int64(batch) * strides["l"]
+        return cls(traits, address, strides.get("m"), strides.get("n"))
+
+    def at(self, m: Any, n: Any) -> Any:
+        """The address of element (m, n); a direction along which the tensor does not vary takes no part."""
+        address = self.address
+        if self.stride_m is not None:
+            address = address + Int64(m) * self.stride_m
+        if self.stride_n is not None:
+            address = address + Int64(n) * self.stride_n
+        return address
+
+    def step(self, axis: str) -> Any:
+        """Bytes from one element to the next along the axis."""
+        return self.stride_n if axis == "n" else self.stride_m
+
+
+def inside(fragment: Fragment, extents: Extents, run: int, place: int, spread: Spread) -> Any:
+    """Whether the element of a run lies in the problem, as far as its spread needs to know."""
+    it = fragment.runs[run]
+    n_axis = fragment.axis == "n"
+    conditions = []
+    if spread.along:
+        limit = extents.n if n_axis else extents.m
+        first = fragment.along(it)
+        if spread.halved:
+            limit, first = limit // 2, first // 2
+        conditions.append(first + place < limit)
+    if spread.across:
+        conditions.append(fragment.across(it) < (extents.m if n_axis else extents.n))
+    if not conditions:
+        return fragment.across(it) >= 0
+    return conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
+
+
+def coordinates(fragment: Fragment, run: int, place: int, halved: bool) -> tuple[Any, Any]:
+    """(m, n) of an element of a run, in a tensor of half the columns where ``halved``."""
+    it = fragment.runs[run]
+    if fragment.axis == "n":
+        return it.m, (it.n // 2 if halved else it.n) + place
+    return it.m + place, it.n
+
+
+class MemoryLoad:
+    """One tensor operand: issues its accesses for a frame, and later turns what came into scalars."""
+
+    def __init__(self, load: PlanLoad, reach: Reach, axis: str) -> None:
+        self.load = load
+        self.reach = reach
+        self.axis = axis
+        self.spread = Spread.of(load.broadcast, axis, load.halved and load.broadcast.n)
+
+    @property
+    def once(self) -> bool:
+        """Whether the value is the same at every step of a tile."""
+        return not self.spread.across
+
+    def width(self, fragment: Fragment) -> int:
+        """Elements of one access."""
+        length = fragment.length // 2 if self.spread.halved else fragment.length
+        return min(self.reach.traits.elements(self.axis), length) if self.spread.along else 1
+
+    def issue(self, frame: Frame, extents: Extents) -> list[Any]:
+        """The words of every access, in the layout's order."""
+        fragment = frame.fragment
+        width = self.width(fragment)
+        words: list[Any] = []
+        for run, place in frame.layout(self.spread).representatives:
+            if place % width == 0:
+                address = self.reach.at(*coordinates(fragment, run, place, self.spread.halved))
+                predicate = inside(fragment, extents, run, place, self.spread)
+                words += load_elements(address, self.reach.traits.dtype.bytes, width, predicate)
+        return words
+
+    def scalars(self, frame: Frame, words: Sequence[Any]) -> list[Any]:
+        """The scalars of ``issue``'s words."""
+        width = self.width(frame.fragment)
+        dtype = self.reach.traits.dtype
+        each = max(1, width // per_word(dtype))
+        accesses = len(frame.layout(self.spread).representatives) // width
+        found: list[Any] = []
+        for access in range(accesses):
+            part = words[access * each : (access + 1) * each]
+            found += unpack(part, dtype, width, self.load.compute_dtype)
+        return found
+
+
+def load_elements(address: Any, element_bytes: int, count: int, predicate: Any) -> list[Any]:
+    """``count`` elements (together 1 to 16 bytes, a power of two) as words; zeros where the predicate is false."""
+    size = element_bytes * count
+    if element_bytes == 8:
+        return [gmem.ld_global_bits(address, 8, predicate, 8 * i) for i in range(count)]
+    if size >= 4:
+        return list(gmem.ld_global_words(address, size // 4, predicate))
+    return [gmem.ld_global_bits(address, size, predicate)]

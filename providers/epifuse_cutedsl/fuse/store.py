@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores of an epilogue: one rounding, then accesses as wide as the destination's traits allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from epifuse.dtypes import DType
+from epifuse.fusion.plan import PlanStore
+from epifuse_cutedsl.fuse.convert import pack
+from epifuse_cutedsl.fuse.fragment import Extents
+from epifuse_cutedsl.fuse.load import Reach, coordinates, inside
+from epifuse_cutedsl.fuse.values import Frame, Lanes, Spread
+from epifuse_cutedsl.kernels.ptx import gmem
+
+
+def store(plan: PlanStore, lanes: Lanes, compute: DType, reach: Reach, frame: Frame, extents: Extents) -> None:
+    """Write a slot to its destination, wherever the fragment lies in the problem."""
+    fragment = frame.fragment
+    whole = Spread(True, True, plan.halved)
+    dtype = reach.traits.dtype
+    length = fragment.length // 2 if plan.halved else fragment.length
+    width = min(reach.traits.elements(fragment.axis), length)
+    for run in range(len(fragment.runs)):
+        for place in range(0, length, width):
+            values = [lanes.at(run, place + i) for i in range(width)]
+            words = pack(values, dtype, compute)
+            address = reach.at(*coordinates(fragment, run, place, plan.halved))
+            store_elements(address, dtype.bytes, width, words, inside(fragment, extents, run, place, whole))
+
+
+def store_elements(address: Any, element_bytes: int, count: int, words: Sequence[Any], predicate: Any) -> None:
+    """Write ``count`` elements (together 1 to 16 bytes, a power of two) where the predicate holds."""
+    size = element_bytes * count
+    if element_bytes == 8:
+        for i, word in enumerate(words):
+            gmem.st_global_bits(address, word, 8, predicate, 8 * i)
+    elif size >= 4:
+        gmem.st_global_words(address, words, predicate)
+    else:
+        gmem.st_global_bits(address, words[0], size, predicate)

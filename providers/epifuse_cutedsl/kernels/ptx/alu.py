@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic on registers of bits: ``mov``, ``prmt``, ``fma``, ``cvt.rna.tf32``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutlass import Int32, Int64
+
+from epifuse_cutedsl.kernels.ptx.asm import emit
+
+
+def zero(bits: int = 32) -> Any:
+    """A register of zeros that the compiler does not fold: vector operands of PTX take no immediate."""
+    return emit(f"mov.b{bits} {{$w0}}, 0;", [Int64 if bits == 64 else Int32])[0]
+
+
+def prmt(low: Any, high: Any, selector: int) -> Any:
+    """``prmt.b32``: four bytes picked of eight; a hexadecimal digit of the selector, lowest first, names each."""
+    return emit(f"prmt.b32 {{$w0}}, {{$r0}}, {{$r1}}, {selector:#06x};", [Int32], [low, high])[0]
+
+
+def fma_f32(a: Any, b: Any, c: Any) -> Any:
+    """``fma.rn.f32`` on bits."""
+    return emit("fma.rn.f32 {$w0}, {$r0}, {$r1}, {$r2};", [Int32], [a, b, c])[0]
+
+
+def fma_f64(a: Any, b: Any, c: Any) -> Any:
+    """``fma.rn.f64`` on bits."""
+    return emit("fma.rn.f64 {$w0}, {$r0}, {$r1}, {$r2};", [Int64], [a, b, c])[0]
+
+
+def cvt_rna_tf32(x: Any) -> Any:
+    """``cvt.rna.tf32.f32``: float32 bits with 10 explicit mantissa bits, ties away from zero."""
+    return emit("cvt.rna.tf32.f32 {$w0}, {$r0};", [Int32], [x])[0]

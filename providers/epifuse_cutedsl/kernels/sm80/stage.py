@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The accumulator tile, once through shared memory: from the main loop's registers to the epilogue's runs.
+
+The staged tile has lines along the plan's axis ('n': a line is a row of the tile, 'm': a column). A warp of the epilogue
+reads whole lines; a thread keeps its places in a line over all steps, and each of its runs is ``length`` neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from epifuse_cutedsl.kernels.ptx import shared
+
+WARP = 32
+PAD_BYTES = {"n": 32, "m": 16}
+"""After each line, so that the pairs or single values that ``mma.sync`` leaves a lane meet in different banks."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageShape:
+    """The staged tile and how ``threads`` threads read it."""
+
+    tile_m: int
+    tile_n: int
+    axis: str
+    element_bytes: int
+    threads: int
+    run: int
+    """Neighbours in a run; see ``run_that_fits``."""
+
+    @property
+    def line(self) -> int:
+        """Elements in a line."""
+        return self.tile_n if self.axis == "n" else self.tile_m
+
+    @property
+    def lines(self) -> int:
+        """Lines in the tile."""
+        return self.tile_m if self.axis == "n" else self.tile_n
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one line to the next."""
+        return self.line + PAD_BYTES[self.axis] // self.element_bytes
+
+    @property
+    def bytes(self) -> int:
+        """Shared memory of the staged tile."""
+        return self.lines * self.pitch * self.element_bytes
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a warp that share a line."""
+        return min(WARP, self.line // self.run)
+
+    @property
+    def runs(self) -> int:
+        """Runs of one thread in a line, ``lanes * run`` elements apart."""
+        return self.line // (self.run * self.lanes)
+
+    @property
+    def lines_per_step(self) -> int:
+        """Lines that all threads read in a step."""
+        return self.threads // self.lanes
+
+    @property
+    def steps(self) -> int:
+        """Steps that the whole tile takes."""
+        return self.lines // self.lines_per_step
+
+    def offset(self, m: Any, n: Any) -> Any:
+        """Where element (m, n) lies, in bytes."""
+        along, across = (n, m) if self.axis == "n" else (m, n)
+        return (across * self.pitch + along) * self.element_bytes
+
+    def start(self, thread: Any) -> tuple[Any, Any]:
+        """The thread's first line and its first place in a line."""
+        return thread // self.lanes, (thread % self.lanes) * self.run
+
+
+def run_that_fits(tile_m: int, tile_n: int, axis: str, threads: int, wanted: int) -> int:
+    """The longest run, a power of two and at most ``wanted``, with which every thread has a run in every step."""
+    line = tile_n if axis == "n" else tile_m
+    run = wanted
+    while run > 1 and (line % run or (line // run < WARP and WARP % (line // run)) or tile_m * tile_n < threads * run):
+        run //= 2
+    return run
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Accumulators in a thread's registers: ``registers[(m, n)]`` lies at (m, n) plus the thread's own position.
+
+    ``packed``: a register holds (m, n) and (m, n + 1), 16 bits each. ``widths`` says how many neighbours along m and
+    along n may go into one access, as far as the thread's own position is aligned.
+    """
+
+    m: Any
+    n: Any
+    registers: dict[tuple[int, int], Any]
+    widths: tuple[int, int]
+    packed: bool = False
+
+
+def write(shape: StageShape, base: Any, placed: Placed) -> None:
+    """Put a thread's accumulators into the staged tile at the shared address ``base``."""
+    address = base + shape.offset(placed.m, placed.n)
+    bits = 8 * shape.element_bytes
+    if placed.packed:
+        for (m, n), word in placed.registers.items():
+            if shape.axis == "n":
+                shared.st_shared(address, [word], shape.offset(m, n))
+            else:
+                shared.st_shared_halves(address, word, (shape.offset(m, n), shape.offset(m, n + 1)))
+        return
+    most = min(placed.widths[shape.axis == "n"], 16 // shape.element_bytes)
+    for places in _neighbours(placed.registers, shape.axis, most):
+        values = [placed.registers[place] for place in places]
+        shared.st_shared(address, values, shape.offset(*places[0]), kind=f"b{bits}")
+
+
+def _neighbours(places: dict[tuple[int, int], Any], axis: str, most: int) -> list[list[tuple[int, int]]]:
+    """Places in groups of ``most`` neighbours along the axis, each group aligned to ``most``."""
+    position = 1 if axis == "n" else 0
+    groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for place in sorted(places, key=lambda p: (p[1 - position], p[position])):
+        groups.setdefault((place[1 - position], place[position] // most), []).append(place)
+    assert all(len(group) == most for group in groups.values())
+    return list(groups.values())
+
+
+def read(shape: StageShape, address: Any, accumulator: str) -> list[Any]:
+    """The registers of a thread's runs in one line; ``address`` is that of its first run."""
+    values: list[Any] = []
+    for run in range(shape.runs):
+        first = run * shape.lanes * shape.run * shape.element_bytes
+        values += read_run(address, first, shape.run, accumulator)
+    return values
+
+
+def read_run(address: Any, displacement: int, length: int, accumulator: str) -> Sequence[Any]:
+    """``length`` neighbours as scalars of the accumulator's dtype."""
+    if accumulator == "float16":
+        if length == 1:
+            return shared.ld_shared_f16(address, displacement)
+        words = min(4, length // 2)
+        return [
+            value
+            for piece in range(length // (2 * words))
+            for value in shared.ld_shared_f16x2(address, displacement + 4 * words * piece, count=words)
+        ]
+    kind, size = {"float32": ("f32", 4), "int32": ("s32", 4), "float64": ("f64", 8)}[accumulator]
+    count = min(length, 16 // size)
+    return [
+        value
+        for piece in range(length // count)
+        for value in shared.ld_shared(address, displacement + size * count * piece, kind=kind, count=count)
+    ]
+
+

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches kernel images through the CUDA driver (ctypes on its shared library): no compiler, no CUDA Python package.
+
+Functions and structures as in the CUDA driver API: library management (``cuLibraryLoadData``, ``cuLibraryGetKernel``,
+``cuKernelSetAttribute``) and execution control (``cuLaunchKernelEx``). A kernel of a library belongs to no context, so
+one image serves every device of its architecture.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from epifuse.errors import EpifuseError
+from epifuse.runtime.cache import KernelImage
+
+_MAX_DYNAMIC_SMEM = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"""
+_CLUSTER_DIMENSION = 4
+"""CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"""
+_INVALID_CONTEXT = 201
+_STATIC_SMEM_LIMIT_BYTES = 48 << 10
+_BUFFER, _BUFFER_SIZE, _END = ctypes.c_void_p(1), ctypes.c_void_p(2), ctypes.c_void_p(0)
+
+
+class LaunchError(EpifuseError, RuntimeError):
+    """The CUDA driver is missing or refused a call."""
+
+    advice = "`python -m epifuse doctor` says what this machine can run."
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_uint * 16))
+
+
+class _Config(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("dynamic_smem_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _driver() -> ctypes.CDLL:
+    """The CUDA driver's library.
+
+    Raises:
+        LaunchError: this machine has none.
+    """
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise LaunchError("There is no CUDA driver (libcuda.so.1) on this machine.") from error
+    _check(library, library.cuInit(0), "cuInit")
+    return library
+
+
+def _check(driver: ctypes.CDLL, result: int, call: str) -> None:
+    if result:
+        name = ctypes.c_char_p()
+        driver.cuGetErrorName(result, ctypes.byref(name))
+        raise LaunchError(f"{call} failed: {(name.value or b'?').decode()} ({result}).")
+
+
+class LoadedKernel:
+    """A kernel image that the driver has loaded. Safe in threads; loaded once, also for several devices."""
+
+    def __init__(self, image: KernelImage) -> None:
+        driver = _driver()
+        self.image = image
+        self._library = ctypes.c_void_p()
+        self._kernel = ctypes.c_void_p()
+        nothing = (None, None, 0, None, None, 0)
+        _check(
+            driver, driver.cuLibraryLoadData(ctypes.byref(self._library), image.cubin, *nothing), "cuLibraryLoadData"
+        )
+        found = driver.cuLibraryGetKernel(ctypes.byref(self._kernel), self._library, image.name.encode())
+        _check(driver, found, "cuLibraryGetKernel")
+        self._launch = driver.cuLaunchKernelEx
+        self._launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+        self._pack = struct.Struct("@" + "".join(image.parameters))
+        self._prepared: set[int] = set()
+        self._local = threading.local()
+
+    def __call__(self, device: int, stream: int, grid: Sequence[int], values: Sequence[Any]) -> None:
+        """Launch on a stream (its address) of a CUDA device, with one value a parameter.
+
+        Raises:
+            LaunchError: the driver refuses the launch.
+        """
+        if device not in self._prepared:
+            self._prepare(device)
+        slot = getattr(self._local, "slot", None)
+        if slot is None:
+            slot = self._local.slot = _Slot(self.image, self._pack.size)
+        self._pack.pack_into(slot.buffer, 0, *values)
+        config = slot.config
+        config.grid[0], config.grid[1], config.grid[2] = grid
+        config.stream = stream
+        result = self._launch(slot.config_address, self._kernel, None, slot.extra_address)
+        if result == _INVALID_CONTEXT:
+            # A thread that has used no CUDA yet has no current context; torch makes one.
+            torch.cuda.set_device(device)
+            torch.cuda.current_stream(device).query()
+            result = self._launch(slot.config_address, self._kernel, None, slot.extra_address)
+        if result:
+            _check(_driver(), result, "cuLaunchKernelEx")
+
+    def _prepare(self, device: int) -> None:
+        if self.image.dynamic_smem_bytes > _STATIC_SMEM_LIMIT_BYTES:
+            driver = _driver()
+            handle = ctypes.c_int()
+            _check(driver, driver.cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet")
+            result = driver.cuKernelSetAttribute(_MAX_DYNAMIC_SMEM, self.image.dynamic_smem_bytes, self._kernel, handle)
+            _check(driver, result, "cuKernelSetAttribute")
+        self._prepared.add(device)
+
+
+class _Slot:
+    """The memory of one thread's launches: parameter buffer, launch configuration, extra list."""
+
+    def __init__(self, image: KernelImage, size: int) -> None:
+        self.buffer = ctypes.create_string_buffer(max(size, 1))
+        self.size = ctypes.c_size_t(size)
+        self.extra = (ctypes.c_void_p * 5)(
+            _BUFFER, ctypes.addressof(self.buffer), _BUFFER_SIZE, ctypes.addressof(self.size), _END
+        )
+        self.attribute = _Attribute(_CLUSTER_DIMENSION)
+        self.attribute.value[0], self.attribute.value[1], self.attribute.value[2] = image.cluster
+        self.config = _Config()
+        for axis in range(3):
+            self.config.block[axis] = image.block[axis]
+        self.config.dynamic_smem_bytes = image.dynamic_smem_bytes
+        if image.cluster != (1, 1, 1):
+            self.config.attributes = ctypes.pointer(self.attribute)
+            self.config.attribute_count = 1
+        self.config_address = ctypes.addressof(self.config)
+        self.extra_address = ctypes.addressof(self.extra)
+
+
+def current_stream(device: int) -> int:
+    """The address of torch's current stream on a CUDA device."""
+    return torch._C._cuda_getCurrentRawStream(device)  # a tenth of torch.cuda.current_stream's 1 us
+
+
+def stream_address(stream: Any, device: int) -> int:
+    """The address of a stream: None is torch's current one; torch streams, CUstreams and plain integers are taken.
+
+    Raises:
+        LaunchError: the object is no stream.
+    """
+    if stream is None:
+        return current_stream(device)
+    for attribute in ("cuda_stream", "ptr"):
+        address = getattr(stream, attribute, None)
+        if isinstance(address, int):
+            return address
+    try:
+        return int(stream)
+    except (TypeError, ValueError) as error:
+        raise LaunchError(f"{stream!r} is no stream.", advice="Pass a torch stream, a CUstream, or None.") from error

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: golden text, and the option that writes it anew (``pytest --refresh-golden``)."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--refresh-golden``."""
+    parser.addoption("--refresh-golden", action="store_true", help="write tests/golden/ anew from what is computed now")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """``golden(name, text)``: the text must be that of ``tests/golden/<name>``."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--refresh-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n", encoding="utf-8")
+        assert path.exists(), f"{path} is missing: run pytest --refresh-golden and read the difference"
+        assert text + "\n" == path.read_text(encoding="utf-8"), f"{path} differs: if that is meant, --refresh-golden"
+
+    return check

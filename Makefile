@@ -19,7 +19,7 @@ endif
 .PHONY: help setup demo test test-fast lint format type clean
 
 help:  ## what the targets do
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "epifuse needs Python 3.11 or 3.12 with venv and pip: install one, or name it: make $(MAKECMDGOALS) PYTHON=..." >&2; exit 1; }

@@ -16,8 +16,8 @@ from epifuse.runtime.rounding import round_to, round_to_tf32, tf32_allowed
 TILE = 96
 """Rows and columns are padded to multiples of this, which every usual micro-kernel divides (24x8, 6x8, 4x12, 8x16).
 
-Measured with MKL 2024.2 on AVX-512: products of 16, 32, 64, 128, 256 rows give equal rows two different values; products
-of 24, 48, 96, 192, 288, 480, 960 rows agree bit by bit with each other, whatever the position, with 1 to 8 threads."""
+Measured with MKL 2024.2 on AVX-512: products of 16, 32, 64, 128, 256 rows give equal rows two different values;
+those of 24, 48, 96, 192, 288, 480, 960 agree with each other bit by bit at every position, with 1 to 8 threads."""
 
 _BLOCK_TILES = 10
 _BLOCK_K = 4096

@@ -13,7 +13,7 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 # cute.compile aborts the process when two threads compile at once. Never held while a compiled function runs.
@@ -276,3 +276,20 @@ def in_front_of_the_dsl(hook: Hook) -> Iterator[None]:
         yield
     finally:
         _FRONT.remove(hook)
+
+
+def compile_to_ptx_and_cubin(kernel: Any, codes: Sequence[str], target: str) -> tuple[str, bytes]:
+    """PTX and cubin of a kernel object whose host entry takes one list of numbers, by their struct codes.
+
+    Needs neither a GPU nor a driver. The caller holds the lock.
+    """
+    import tempfile
+
+    from cutlass import Float32, Float64, Int32, Int64, cute
+
+    kinds = {"q": Int64, "i": Int32, "f": Float32, "d": Float64}
+    numbers = [kinds[code](1) for code in codes]
+    with tempfile.TemporaryDirectory() as folder:
+        options = f"--gpu-arch sm_{target} --keep-ptx --keep-cubin --dump-dir={folder}"
+        compiled = cute.compile(kernel, numbers, options=options)
+    return compiled.__ptx__, compiled.__cubin__

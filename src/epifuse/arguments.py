@@ -40,7 +40,8 @@ class _Move:
     """
 
     tensor: Any
-    via: Transport | str = Transport.TMA
+    via: Transport | str | None = None
+    """None: each kernel chooses, tensor by tensor."""
     num_bits_per_copy: int | None = None
     _accepted: ClassVar[tuple[Transport, ...]] = ()
 
@@ -48,10 +49,10 @@ class _Move:
         kind = type(self).__name__
         accepted = ", ".join(repr(t.value) for t in self._accepted)
         try:
-            via = Transport(self.via)
+            via = None if self.via is None else Transport(self.via)
         except ValueError:
             via = None
-        if via not in self._accepted:
+        if self.via is not None and via not in self._accepted:
             raise OperandError(
                 f"{kind} via={self.via!r} is not a transport of a {kind.lower()}.", advice=f"Accepted: {accepted}."
             )
@@ -61,7 +62,7 @@ class _Move:
             return
         if isinstance(bits, bool) or not isinstance(bits, int):
             raise OperandTypeError(f"{kind} num_bits_per_copy must be an int, got {type(bits).__name__}.", advice="")
-        if via is Transport.TMA:
+        if via in (None, Transport.TMA):
             raise OperandError(
                 f"{kind} num_bits_per_copy goes only with an explicit via other than TMA.",
                 advice="TMA copies whole boxes; leave num_bits_per_copy out, or name another via.",
@@ -73,10 +74,9 @@ class _Move:
             )
 
     @property
-    def route(self) -> Route:
-        """The override as a plan carries it."""
-        assert isinstance(self.via, Transport)
-        return Route(self.via, self.num_bits_per_copy)
+    def route(self) -> Route | None:
+        """The override as a plan carries it; None where the kernel chooses."""
+        return Route(self.via, self.num_bits_per_copy) if isinstance(self.via, Transport) else None
 
 
 @dataclass(frozen=True)
@@ -340,7 +340,7 @@ class GemmArguments(RuntimeArguments):
         else:
             graph = epilogue.graph
             views = epilogue._views
-            routes = {name: move.route for name, move in epilogue.transports.items()} if epilogue.transports else {}
+            routes = {name: move.route for name, move in epilogue.transports.items() if move.route is not None}
         put(self, "bound", bind(graph, views, routes, problem, accumulator, (a.traits, b.traits)))
 
     @property

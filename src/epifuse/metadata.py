@@ -121,6 +121,8 @@ class BLASDesignMetadata(DesignMetadata):
     tile_shape: tuple[int, ...] = ()
     cluster_shape: tuple[int, ...] = (1, 1, 1)
     num_smem_stages: int | None = None
+    group: int = 1
+    """Tiles along M that CTAs take together before they go on along N."""
 
 
 @dataclass(frozen=True, kw_only=True)

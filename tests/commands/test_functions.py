@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Epilogues from files, operands from descriptions."""
 
+import sys
+
 import pytest
 import torch
 
@@ -60,6 +62,22 @@ def test_what_cannot_be_found_is_said_with_what_can(file, place, sentence, advic
     with pytest.raises(EpilogueError, match=sentence) as caught:
         load_function(place.format(file=file))
     assert advice in str(caught.value)
+
+
+def test_a_file_finds_its_neighbors(file):
+    (file.parent / "a_neighbor.py").write_text("FACTOR = 7\n")
+    file.write_text("from a_neighbor import FACTOR\ndef f(accum): D = accum * FACTOR; return D\n")
+    before = list(sys.path)
+    args, _ = invent(load_function(str(file)), PROBLEM, {})
+    assert [c.literal.value for c in args.plan.constants] == [7.0]
+    assert sys.path == before
+
+
+@pytest.mark.parametrize("text", ["import no_such_module", "def f(:", "1 / 0"])
+def test_a_file_that_cannot_be_imported_is_a_sentence(file, text):
+    file.write_text(text)
+    with pytest.raises(EpilogueError, match="cannot be imported: (ModuleNotFound|Syntax|ZeroDivision)Error"):
+        load_function(str(file))
 
 
 @pytest.mark.parametrize(

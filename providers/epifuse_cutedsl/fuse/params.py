@@ -173,3 +173,11 @@ def _tensor_values(traits: Traits | None, tensor: Any, how: TensorTraits, *, squ
     assert traits is not None
     _, strides = strides_of(traits, how.varies, squeezed=squeezed)
     return [tensor.data_ptr(), *(s for s, has in zip(strides, how.strided(), strict=True) if has)]
+
+
+def wanted_run(plan: EpiloguePlan, traits: EpilogueTraits) -> int:
+    """The run length that serves the plan best: 16 bytes of the narrowest full tensor, 2 at least for pairs."""
+    sizes = [traits.outputs[store.destination].dtype.bytes for store in plan.stores]
+    sizes += [t.dtype.bytes for t in traits.loads if t is not None and t.varies[1] and t.varies[2]]
+    width = max(4, 16 // max(min(sizes, default=4), 2))
+    return max(width, 2)

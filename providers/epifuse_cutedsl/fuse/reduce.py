@@ -11,87 +11,23 @@ or across it (folded along it: shuffles at each step). Positions outside the pro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 from cutlass import Boolean, Float32, Float64, Int32, Int64, cute
 
 from epifuse.dtypes import FLOAT32, FLOAT64, DType
-from epifuse.fusion.plan import EpiloguePlan, PlanReduce
+from epifuse.fusion.plan import PlanReduce
 from epifuse_cutedsl.fuse.convert import pack
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, KernelFacts, TileCoordinates
 from epifuse_cutedsl.fuse.load import Reach, inside
 from epifuse_cutedsl.fuse.store import store_elements
 from epifuse_cutedsl.fuse.values import Frame, Lanes, Spread
+from epifuse_cutedsl.fuse.workspace import COUNTER_BYTES, PARTIAL_BYTES, WARP, Shape
 from epifuse_cutedsl.kernels.ptx import gmem, shared
 from epifuse_cutedsl.kernels.ptx.asm import emit
 
-WARP = 32
-COUNTER_BYTES = 4
-PARTIAL_BYTES = 8
-"""Every partial takes eight bytes, whatever its dtype: few of them are ever written."""
 _SCALARS = {"float32": Float32, "float64": Float64, "int32": Int32, "int64": Int64}
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How one reduction is laid out: which of rows and columns its result keeps, and whether batches are folded."""
-
-    keeps_m: bool
-    keeps_n: bool
-    folds_batches: bool
-
-    @classmethod
-    def of(cls, reduce: PlanReduce, folds_batches: bool) -> Shape:
-        """From the axes that the plan folds."""
-        return cls(not reduce.axes[1], not reduce.axes[2], reduce.axes[0] and folds_batches)
-
-    def groups(self, tiles_m: Any, tiles_n: Any, batches: Any) -> Any:
-        """Destination groups, each with a counter."""
-        tiles = tiles_m if self.keeps_m else tiles_n if self.keeps_n else 1
-        return tiles if self.folds_batches else tiles * batches
-
-    def partials(self, tiles_m: Any, tiles_n: Any, batches: Any) -> Any:
-        """Partial results of one group."""
-        tiles = tiles_n if self.keeps_m else tiles_m if self.keeps_n else tiles_m * tiles_n
-        return tiles * batches if self.folds_batches else tiles
-
-    def width(self, tile_m: int, tile_n: int) -> int:
-        """Numbers in one partial result."""
-        return tile_m if self.keeps_m else tile_n if self.keeps_n else 1
-
-
-def workspace_bytes(
-    plan: EpiloguePlan, folds_batches: bool, tile: tuple[int, int], tiles: tuple[int, int], batches: int
-) -> tuple[int, int]:
-    """Bytes of the workspace, and how many of the first ones must be zero (counters)."""
-    counters = total = 0
-    for reduce in plan.reduces:
-        shape = Shape.of(reduce, folds_batches)
-        groups = shape.groups(*tiles, batches)
-        counters += groups * COUNTER_BYTES
-        total += groups * shape.partials(*tiles, batches) * shape.width(*tile) * PARTIAL_BYTES
-    counters = -(-counters // 16) * 16
-    return counters + total, counters
-
-
-def scratch_bytes(plan: EpiloguePlan, axis: str, facts: KernelFacts) -> int:
-    """Shared memory that ``Reduction.flush`` needs, in bytes."""
-    line = facts.tile_n if axis == "n" else facts.tile_m
-    return len(plan.reduces) and (facts.threads // WARP) * max(line, 1) * PARTIAL_BYTES + 16
-
-
-def refusal(plan: EpiloguePlan, folds_batches: bool) -> str | None:
-    """Why a plan's reductions cannot be done by this engine; None where they can."""
-    for reduce in plan.reduces:
-        if folds_batches and reduce.axes[0] and not (reduce.axes[1] and reduce.axes[2]):
-            return "a reduction over the batch that keeps rows or columns"
-        if not (reduce.axes[1] or reduce.axes[2]):
-            return "a reduction over the batch alone"
-        if reduce.halved:
-            return "a reduction of a gated value"
-    return None
 
 
 class Reduction:

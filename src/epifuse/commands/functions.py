@@ -51,7 +51,7 @@ def load_function(place: str) -> Callable[..., Any]:
     Without a name, the file must hold one function whose first parameter is ``accum``.
 
     Raises:
-        EpilogueError: there is no such file, no such function, or more than one to choose from.
+        EpilogueError: there is no such file, it cannot be imported, or it has no such function or more than one.
     """
     path, name = Path(place), ""
     if not path.is_file():
@@ -81,7 +81,16 @@ def _import(path: Path) -> ModuleType:
         raise EpilogueError(f"{path} is no Python file.", advice="Expected FILE.py or FILE.py:function.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)  # its neighbors are found as `python FILE` finds them
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise EpilogueError(
+            f"{path} cannot be imported: {type(error).__name__}: {error}", advice=f"`python {path}` must work first."
+        ) from error
+    finally:
+        sys.path.remove(folder)
     return module
 
 

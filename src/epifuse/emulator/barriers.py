@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from .clocks import Clock, Dimensions, event
 from .reports import BarrierError
@@ -11,13 +12,38 @@ MAX_COUNT = (1 << 20) - 1
 MAX_TRANSACTIONS = (1 << 20) - 1
 
 
+class Sleeper(Protocol):
+    """A warp that waits and need not be asked again before it is woken."""
+
+    def wake(self) -> None:
+        """Look again."""
+        ...
+
+
+def _wake_all(sleepers: list[Sleeper]) -> None:
+    woken = sleepers[:]
+    sleepers.clear()
+    for sleeper in woken:
+        sleeper.wake()
+
+
 class Mbarrier:
     """An mbarrier object: arrivals and transaction bytes pending in the current phase.
 
     `created` is the event of its initialisation. `phase` counts the completed phases. `completed` is what everyone has published who arrived in them.
     """
 
-    __slots__ = ("completed", "count", "created", "dimension", "pending", "phase", "publishing", "transactions")
+    __slots__ = (
+        "completed",
+        "count",
+        "created",
+        "dimension",
+        "pending",
+        "phase",
+        "publishing",
+        "sleepers",
+        "transactions",
+    )
 
     def __init__(self, count: int, dimensions: Dimensions, name: str) -> None:
         if not 1 <= count <= MAX_COUNT:
@@ -30,6 +56,7 @@ class Mbarrier:
         self.created = 0
         self.completed = Clock()
         self.publishing = Clock()
+        self.sleepers: list[Sleeper] = []
 
     @property
     def event(self) -> int:
@@ -75,6 +102,7 @@ class Mbarrier:
         self.publishing = Clock()
         self.phase += 1
         self.pending = self.count
+        _wake_all(self.sleepers)
 
     def __str__(self) -> str:
         return (
@@ -94,6 +122,7 @@ class NamedBarrier:
     completed: Clock = field(default_factory=Clock)
     votes: list[tuple[int, int]] = field(default_factory=list)
     result: tuple[int, int] = (0, 0)
+    sleepers: list[Sleeper] = field(default_factory=list)
 
     def arrive(self, expected: int, threads: int, clock: Clock, vote: tuple[int, int] = (0, 0)) -> None:
         """`threads` arrive, all of the same idea how many are `expected`; `vote` is (true, voters)."""
@@ -111,6 +140,7 @@ class NamedBarrier:
             self.arrived = 0
             self.votes = []
             self.generation += 1
+            _wake_all(self.sleepers)
 
 
 @dataclass
@@ -121,6 +151,7 @@ class ClusterBarrier:
     generation: int = 0
     publishing: Clock = field(default_factory=Clock)
     completed: Clock = field(default_factory=Clock)
+    sleepers: list[Sleeper] = field(default_factory=list)
 
     def arrive(self, threads: int, expected: int, clock: Clock | None) -> None:
         """`threads` of `expected` arrive."""
@@ -135,3 +166,4 @@ class ClusterBarrier:
             self.completed, self.publishing = self.publishing, Clock()
             self.arrived = 0
             self.generation += 1
+            _wake_all(self.sleepers)

@@ -207,6 +207,7 @@ def _make_cluster(grid: Grid, index: Index3) -> Cluster:
                     cta.tensor_memory = TensorMemory(grid.chip.tensor_memory_columns, cluster.dimensions)
                 cluster.ctas.append(cta)
                 _make_warps(grid, cta, (x, y, z))
+    cluster.ready = list(cluster.warps)
     return cluster
 
 
@@ -242,7 +243,12 @@ def _make_warps(grid: Grid, cta: Cta, position: Index3) -> None:
 def _common_symbols(grid: Grid, cta: Cta, position: Index3) -> dict[str, Value]:
     function = grid.program.function
     parts = [size // part for size, part in zip(grid.size, grid.cluster_size, strict=True)]
-    found: dict[str, Value] = {"WARP_SZ": LANES, "%nwarpid": grid.warps_per_cta, "%smid": 0, "%nsmid": grid.chip.sm_count}
+    found: dict[str, Value] = {
+        "WARP_SZ": LANES,
+        "%nwarpid": grid.warps_per_cta,
+        "%smid": 0,
+        "%nsmid": grid.chip.sm_count,
+    }
     triples = {
         "%ntid": grid.block,
         "%ctaid": cta.index,

@@ -76,20 +76,19 @@ class Queue:
             return False
         keys = list(self._streams)
         key = keys[0] if self.eagerness == 0 else self._chance.choice(keys)
-        stream = self._streams[key]
-        operation = stream.popleft()
-        if not stream:
-            del self._streams[key]
+        self.run_next(key)
+        return True
+
+    def run_next(self, stream: Hashable) -> None:
+        """Carry out the first operation of a stream."""
+        operations = self._streams[stream]
+        operation = operations.popleft()
+        if not operations:
+            del self._streams[stream]
         operation.run()
         self.finished += 1
-        return True
 
     def run_stream(self, stream: Hashable) -> None:
         """Carry out everything in one stream, because someone may rely on it from now on."""
         while stream in self._streams:
-            operations = self._streams[stream]
-            operation = operations.popleft()
-            if not operations:
-                del self._streams[stream]
-            operation.run()
-            self.finished += 1
+            self.run_next(stream)

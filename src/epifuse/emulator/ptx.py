@@ -81,7 +81,15 @@ def _read_function(cursor: Cursor, entry: bool, line: int) -> Function:
     body = Body(cursor)
     body.read()
     return Function(
-        name, entry, parameters, results, body.registers, tuple(body.variables), tuple(body.statements), directives, line
+        name,
+        entry,
+        parameters,
+        results,
+        body.registers,
+        tuple(body.variables),
+        tuple(body.statements),
+        directives,
+        line,
     )
 
 

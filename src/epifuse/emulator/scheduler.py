@@ -26,41 +26,40 @@ class Scheduler:
         grid = self.grid
         chance, lazy = grid.chance, grid.queue.eagerness == 0
         while True:
-            moved = False
-            warps = [warp for warp in cluster.warps if warp.live]
-            if not warps:
+            warps = [warp for warp in cluster.ready if warp.live]
+            cluster.ready = []
+            if not warps and not any(warp.live for warp in cluster.warps):
                 return True
             if grid.options.seed:
                 chance.shuffle(warps)
+            moved = False
             for warp in warps:
-                if warp.polled_at != grid.progress or warp.timed_out:
-                    budget = 64 if lazy else chance.randint(1, 48)
-                    moved |= self._advance(warp, budget)
+                if warp.polled_at != grid.progress:
+                    moved |= self._advance(warp, 64 if lazy else chance.randint(1, 48))
                     if not lazy and grid.queue and chance.random() < grid.queue.eagerness:
                         grid.queue.run_one()
                         grid.progress += 1
-            if moved:
+            cluster.ready.extend(warp for warp in warps if not warp.asleep and warp not in cluster.ready)
+            if moved or (not lazy and any(warp.polled_at != grid.progress for warp in cluster.ready)):
                 continue
             if grid.queue.run_one():
                 grid.progress += 1
-                continue
-            if not self._time_out(cluster):
+            elif not self._time_out(cluster):
                 return False
 
     def _time_out(self, cluster: Cluster) -> bool:
-        """Let waits that may end without success do so, once; False if that changed nothing."""
+        """Let waits that may end without success do so; False if that changed nothing, a few times over."""
         grid = self.grid
-        before = grid.progress
-        for attempt in range(3):
-            waiting = [warp for warp in cluster.warps if warp.live and warp.may_time_out]
-            for warp in waiting:
-                warp.timed_out = True
+        for _ in range(3):
+            before = grid.progress
+            for warp in [warp for warp in cluster.warps if warp.live and warp.may_time_out]:
+                warp.timed_out, warp.asleep = True, False
                 self._advance(warp, 64)
                 warp.timed_out = False
-            if grid.progress != before or not all(warp.polled_at == grid.progress for warp in cluster.warps if warp.live):
+                if not warp.asleep and warp not in cluster.ready:
+                    cluster.ready.append(warp)
+            if grid.progress != before or any(warp.polled_at != before for warp in cluster.ready if warp.live):
                 return True
-            if not waiting:
-                return False
         return False
 
     # -- one warp ------------------------------------------------------------------------------------------------
@@ -204,4 +203,3 @@ class Scheduler:
         error = DeadlockError(what, Place(self.grid.program.name))
         error.waiting = self.where()
         return error
-

@@ -58,10 +58,10 @@ class SharedMemory:
         self.u8: Array = store[skip : skip + padded // 8].view(np.uint8)
         self.views: dict[int, Array] = {n: self.u8.view(f"u{n}") for n in (1, 2, 4, 8)}
         self.barriers: dict[int, Any] = {}
-        self._barrier_words: set[int] = set()
         words = padded // 4
         self._writer = np.zeros(words, np.int64)
         self._narrow = np.zeros(words, np.bool_)
+        self._is_barrier = np.zeros(words, np.bool_)
         self._async_reader = np.zeros(words, np.int64)
         self._async_written = np.zeros(words, np.bool_)
         self._readers: dict[int, Array] = {}
@@ -81,12 +81,12 @@ class SharedMemory:
     def add_barrier(self, offset: int, barrier: Any) -> None:
         """Make the 8 bytes at `offset` a barrier, which only barrier instructions may touch from then on."""
         self.barriers[offset] = barrier
-        self._barrier_words.update((offset >> 2, (offset >> 2) + 1))
+        self._is_barrier[word_range(offset, 8)] = True
 
     def remove_barrier(self, offset: int) -> None:
         """End the barrier at `offset`."""
         del self.barriers[offset]
-        self._barrier_words.difference_update((offset >> 2, (offset >> 2) + 1))
+        self._is_barrier[word_range(offset, 8)] = False
 
     # -- accesses by threads, through the generic proxy ----------------------------------------------------------
 
@@ -112,6 +112,14 @@ class SharedMemory:
         self._writer[words] = agent.stamp
         self._narrow[words] = narrow
         self._async_written[words] = False
+
+    def on_atomic(self, agent: Agent, words: Words) -> None:
+        """Check an atomic access: it is never in a race with another atomic, and everyone sees its result."""
+        if not self.strict:
+            return
+        plain = self._writer[words][~self._narrow[words]]
+        self._check(agent, plain, "read", "write")
+        self._narrow[words] = True
 
     # -- accesses by asynchronous operations, through the asynchronous proxy -------------------------------------
 
@@ -146,8 +154,8 @@ class SharedMemory:
     # -- checks --------------------------------------------------------------------------------------------------
 
     def _check_overwrite(self, agent: Agent, words: Words, narrow: bool) -> None:
-        if self._barrier_words:
-            self._check_barriers(words)
+        if self.barriers and self._is_barrier[words].any():
+            raise BarrierError("a write to shared memory hits an initialised mbarrier")
         written = self._writer[words]
         if narrow:
             written = written[~self._narrow[words]]
@@ -159,12 +167,6 @@ class SharedMemory:
                 latest = int(readers[words].max(initial=0))
                 if latest and not agent.clock.knows(latest):
                     self._race(agent, latest, "write", "read")
-
-    def _check_barriers(self, words: Words) -> None:
-        touched = np.arange(words.start, words.stop) if isinstance(words, slice) else words.ravel()
-        clash = self._barrier_words.intersection(touched.tolist())
-        if clash:
-            raise BarrierError(f"a write to shared offset {min(clash) * 4:#x} hits an initialised mbarrier")
 
     def _check(self, agent: Agent, events: Array, kind: str, other_kind: str) -> None:
         if not events.size:

@@ -6,9 +6,10 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from .barriers import ClusterBarrier, NamedBarrier
+from .barriers import ClusterBarrier, NamedBarrier, Sleeper
 from .chips import Chip
 from .clocks import Clock, Dimensions, event
 from .lanes import FULL, Lanes, Value, lanes_of
@@ -85,6 +86,7 @@ class Warp:
         self.timed_out = False
         self.may_time_out = False
         self.polled_at = -1
+        self.asleep = False
         self.line = 0
         self.instructions = 0
         self.waits = 0
@@ -105,6 +107,20 @@ class Warp:
         self.mask = mask
         self.lanes = lanes_of(mask)
         self.partial = mask != self.live
+
+    def sleep(self, sleepers: list[Sleeper]) -> None:
+        """Blocked until one of `sleepers` is woken; a warp with other fragments goes on being asked."""
+        if len(self.fragments) == 1:
+            self.asleep = True
+            if self not in sleepers:
+                sleepers.append(self)
+
+    def wake(self) -> None:
+        """Ask again."""
+        if self.asleep:
+            self.asleep = False
+            self.polled_at = -1
+            self.cta.cluster.ready.append(self)
 
     def acquire(self, clock: Clock) -> None:
         """Learn what a release published."""
@@ -135,7 +151,6 @@ class Warp:
         return Place(
             program.name, self.cta.index, self.index, None, self.line or None, program.module.line_text(self.line)
         )
-
 
     def require(self, members: int, what: str) -> None:
         """Raise DivergenceError unless all living lanes of the mask `members` execute now."""
@@ -172,10 +187,14 @@ class Cluster:
         self.dimensions = Dimensions()
         self.barrier = ClusterBarrier()
         self.ctas: list[Cta] = []
+        self.atomics: dict[int, Clock] = {}
+        """What releases on each atomic location have published."""
+        self.ready: list[Warp] = []
+        """Warps that are not asleep."""
 
-    @property
+    @cached_property
     def warps(self) -> list[Warp]:
-        """The warps of all CTAs."""
+        """The warps of all CTAs, once these are made."""
         return [warp for cta in self.ctas for warp in cta.warps]
 
     @property

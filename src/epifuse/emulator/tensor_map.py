@@ -21,7 +21,23 @@ _ELEMENT_BYTES = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 4, 9: 8, 10
 _FLOATS = {6: "f16", 7: "f32", 8: "f32", 9: "f64", 10: "bf16", 13: "f32", 14: "f32"}
 _INTEGERS = {0: "u8", 1: "u16", 2: "u32", 3: "s32", 4: "u64", 5: "s64"}
 # The API's numbers (u8 u16 u32 s32 u64 s64 f16 f32 f64 bf16 f32-flush tf32 tf32-flush u4 u4-padded) as hardware codes.
-_FROM_API = {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 9, 9: 10, 10: 8, 11: 13, 12: 14, 13: _U4_PACKED, 14: _U4_PADDED}
+_FROM_API = {
+    0: 0,
+    1: 1,
+    2: 2,
+    3: 3,
+    4: 4,
+    5: 5,
+    6: 6,
+    7: 7,
+    8: 9,
+    9: 10,
+    10: 8,
+    11: 13,
+    12: 14,
+    13: _U4_PACKED,
+    14: _U4_PADDED,
+}
 
 
 class Request(Protocol):
@@ -111,7 +127,9 @@ def decode(data: bytes) -> TensorMap:
     rank = (words[1] >> 4 & 7) + 1
     code = words[1] >> 7 & 15
     if rank > 5 or code not in _ELEMENT_BYTES:
-        raise DescriptorError(f"the tensor map has rank {rank} and element code {code}: not a map, or an element not executed")
+        raise DescriptorError(
+            f"the tensor map has rank {rank} and element code {code}: not a map, or an element not executed"
+        )
     low = 0xFFFFFFFF
     strides = (words[1] >> 32, words[2] & low, words[2] >> 32, words[3] & low)
     sizes = (words[4] & low, words[4] >> 32, words[5] & low, words[5] >> 32, words[6] & low)

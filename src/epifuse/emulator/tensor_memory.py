@@ -74,7 +74,9 @@ class TensorMemory:
             readers = self._readers[agent.stamp >> 32] = np.zeros_like(self._writer)
         readers[span] = agent.stamp
 
-    def on_write(self, agent: Agent, halves: slice, first_column: int, columns: int, pipe: set[int] | None = None) -> None:
+    def on_write(
+        self, agent: Agent, halves: slice, first_column: int, columns: int, pipe: set[int] | None = None
+    ) -> None:
         """Check and record a write; events in `pipe` are ordered by the tensor pipe itself."""
         span = (halves, slice(first_column, first_column + columns))
         self._check(agent, self._writer[span], "write", "write", pipe)
@@ -89,7 +91,8 @@ class TensorMemory:
         self._writer[span] = np.where(part == stamp, event, part)
 
     def _check(self, agent: Agent, events: Array, kind: str, other: str, pipe: set[int] | None = None) -> None:
-        for each in np.unique(events):
+        first = events.flat[0]
+        for each in (first,) if (events == first).all() else np.unique(events):
             number = int(each)
             if number == 0:
                 if kind == "read":

@@ -183,7 +183,7 @@ class _Evaluation:
     def _load(self, operand: torch.Tensor | Number, columns: int) -> torch.Tensor:
         if not isinstance(operand, torch.Tensor):
             return self._number(operand)
-        x = self._held(operand)
+        x = self._held(operand.to(self.accum.device))
         if x.dim() == 1 and x.numel() > 1 and x.shape[0] != columns:
             x = x.unsqueeze(1)
         return x.reshape((1,) * (3 - x.dim()) + tuple(x.shape))

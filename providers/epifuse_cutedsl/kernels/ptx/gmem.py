@@ -37,9 +37,7 @@ def ld_global_words(address: Any, count: int, predicate: Any, displacement: int 
 def st_global_words(address: Any, values: Any, predicate: Any, displacement: int = 0) -> None:
     """Write 1, 2 or 4 32-bit words, aligned to their total size, where the predicate holds."""
     values = list(values)
-    text = (
-        f"@{{$r1}} st.global{vector(len(values))}.b32 {at('{$r0}', displacement)}, {braced('r', len(values), 2)};"
-    )
+    text = f"@{{$r1}} st.global{vector(len(values))}.b32 {at('{$r0}', displacement)}, {braced('r', len(values), 2)};"
     emit(text, (), [address, predicate, *values])
 
 
@@ -48,6 +46,10 @@ def st_global_bits(address: Any, value: Any, size: int, predicate: Any, displace
     target = at("{$r0}", displacement)
     if size < 4:
         kind = {1: "u8", 2: "u16"}[size]
-        emit(f"{{\n.reg .b16 t;\ncvt.u16.u32 t, {{$r2}};\n@{{$r1}} st.global.{kind} {target}, t;\n}}", (), [address, predicate, value])
+        emit(
+            f"{{\n.reg .b16 t;\ncvt.u16.u32 t, {{$r2}};\n@{{$r1}} st.global.{kind} {target}, t;\n}}",
+            (),
+            [address, predicate, value],
+        )
     else:
         emit(f"@{{$r1}} st.global.b{8 * size} {target}, {{$r2}};", (), [address, predicate, value])

@@ -44,9 +44,7 @@ PARAMETERS: tuple[tuple[str, str], ...] = (
 class Sm80Gemm:
     """The portable kernel for one configuration, the traits of A and B, an accumulator dtype and an epilogue."""
 
-    def __init__(
-        self, config: Sm80Config, a: MainTraits, b: MainTraits, accumulator: DType, epilogue: Any
-    ) -> None:
+    def __init__(self, config: Sm80Config, a: MainTraits, b: MainTraits, accumulator: DType, epilogue: Any) -> None:
         self.config, self.a, self.b, self.accumulator, self.epilogue = config, a, b, accumulator, epilogue
         tensor_cores = config.tensor
         self.copy_a = copy_shape(a, config.tile_m, config.tile_k, config.threads, tensor=tensor_cores)

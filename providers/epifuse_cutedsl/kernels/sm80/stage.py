@@ -158,5 +158,3 @@ def read_run(address: Any, displacement: int, length: int, accumulator: str) -> 
         for piece in range(length // count)
         for value in shared.ld_shared(address, displacement + size * count * piece, kind=kind, count=count)
     ]
-
-

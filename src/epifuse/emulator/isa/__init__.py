@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..builder import Builder, Handler, Step
 from ..syntax import Instruction
 from . import (
+    atomics,
     comparison,
     conversion,
     copies,
@@ -19,6 +20,7 @@ from . import (
     movement,
     synchronisation,
     tcgen05,
+    wgmma,
 )
 
 _BY_TYPE: dict[str, tuple[Handler | None, Handler | None, Handler | None]] = {
@@ -58,6 +60,8 @@ INSTRUCTIONS: dict[str, Handler] = {
     **mbarrier.INSTRUCTIONS,
     **copies.INSTRUCTIONS,
     **matrix.INSTRUCTIONS,
+    **wgmma.INSTRUCTIONS,
     **tcgen05.INSTRUCTIONS,
+    **atomics.INSTRUCTIONS,
     **launch_control.INSTRUCTIONS,
 }

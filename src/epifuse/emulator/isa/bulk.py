@@ -162,7 +162,12 @@ def _tensor_load(builder: Builder, instruction: Instruction) -> Step:
     mask_slot = builder.source(operands[3], 16) if multicast else -1
 
     def step(warp: Warp, registers: Registers) -> None:
-        values = [locate(registers), find_map(registers), find_barrier(registers), registers[mask_slot] if multicast else 0]
+        values = [
+            locate(registers),
+            find_map(registers),
+            find_barrier(registers),
+            registers[mask_slot] if multicast else 0,
+        ]
         for target, pointer, barrier, mask, *raw in distinct(warp, values + [registers[slot] for slot in slots]):
             tensor = tensor_at(warp, pointer, len(slots))
             start = _as_signed(tuple(raw))

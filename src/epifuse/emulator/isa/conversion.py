@@ -139,7 +139,12 @@ def _from_integer(builder: Builder, instruction: Instruction, result: str, sourc
             return values.astype(np.float64).view(np.uint64)
         wide = values.astype(np.float64)
         if bits == 64:
-            back = np.array([float(int(w)) - 0.0 if abs(int(w)) < 2**53 else _error(int(v), float(w)) for v, w in zip(values, wide, strict=True)])
+            back = np.array(
+                [
+                    float(int(w)) - 0.0 if abs(int(w)) < 2**53 else _error(int(v), float(w))
+                    for v, w in zip(values, wide, strict=True)
+                ]
+            )
             wide = exact.to_odd(wide, np.where(np.abs(wide) < 2.0**53, 0.0, back))
         return _encode(wide, result, mode, instruction)
 
@@ -168,9 +173,19 @@ def _between_floats(builder: Builder, instruction: Instruction, result: str, sou
         return exact.flush(values) if flushes and source == "f32" else values
 
     if mode in ("rni", "rzi", "rmi", "rpi"):
-        return _emit(builder, instruction, lambda a: _encode(_whole(widen(a).astype(np.float64), mode), result, "rn", instruction), source)
+        return _emit(
+            builder,
+            instruction,
+            lambda a: _encode(_whole(widen(a).astype(np.float64), mode), result, "rn", instruction),
+            source,
+        )
     if result == source and result in ("f32", "f16", "bf16"):
-        return _emit(builder, instruction, lambda a: _encode(widen(a).astype(np.float64), result, mode or "rn", instruction), source)
+        return _emit(
+            builder,
+            instruction,
+            lambda a: _encode(widen(a).astype(np.float64), result, mode or "rn", instruction),
+            source,
+        )
     if result == "f64":
         return _emit(builder, instruction, lambda a: widen(a).astype(np.float64).view(np.uint64), source)
     if result not in ("f32", *FORMATS):
@@ -180,7 +195,12 @@ def _between_floats(builder: Builder, instruction: Instruction, result: str, sou
 
     def compute(a: Array) -> Array:
         values = widen(a)
-        found = _encode(values if instruction.has("sat") or source == "f32" and result != "f32" else values.astype(np.float64), result, mode or "rn", instruction)
+        found = _encode(
+            values if instruction.has("sat") or source == "f32" and result != "f32" else values.astype(np.float64),
+            result,
+            mode or "rn",
+            instruction,
+        )
         if flushes and result == "f32":
             return exact.flush(found.view(np.float32)).view(np.uint32)
         return found

@@ -172,7 +172,10 @@ def sign(builder: Builder, instruction: Instruction) -> Step:
     if instruction.opcode == "copysign":
         # copysign.type d, a, b: the sign of a and the magnitude of b.
         return builder.binary(
-            builder.target(target), slots[0], slots[1], lambda a, b: (a & _like(a, top, bits)) | (b & _like(b, rest, bits))
+            builder.target(target),
+            slots[0],
+            slots[1],
+            lambda a, b: (a & _like(a, top, bits)) | (b & _like(b, rest, bits)),
         )
     if instruction.opcode == "neg":
         return builder.unary(builder.target(target), slots[0], lambda a: a ^ _like(a, top, bits))

@@ -241,7 +241,9 @@ def bit_field(builder: Builder, instruction: Instruction) -> Step:
     type_name = instruction.modifiers[-1]
     bits, is_signed = bits_of(type_name), type_name[0] == "s"
     check_modifiers(builder, instruction, {type_name})
-    slots = [builder.source(operand, bits if index < 1 else 32) for index, operand in enumerate(instruction.operands[1:])]
+    slots = [
+        builder.source(operand, bits if index < 1 else 32) for index, operand in enumerate(instruction.operands[1:])
+    ]
     if instruction.opcode == "bfi":
         slots[1] = builder.source(instruction.operands[2], bits)
     mask = (1 << bits) - 1

@@ -29,7 +29,9 @@ def _rows(warp: Warp, where: Value, count: int) -> tuple[Any, Array]:
 
 
 def _ldmatrix(builder: Builder, instruction: Instruction) -> Step:
-    check_modifiers(builder, instruction, {"sync", "aligned", "m8n8", *_SHAPE_COUNTS, "trans", "shared", "shared::cta", "b16"})
+    check_modifiers(
+        builder, instruction, {"sync", "aligned", "m8n8", *_SHAPE_COUNTS, "trans", "shared", "shared::cta", "b16"}
+    )
     count = next(_SHAPE_COUNTS[m] for m in instruction.modifiers if m in _SHAPE_COUNTS)
     writes = [builder.setter(target) for target in builder.targets(instruction.operands[0])]
     locate = address(builder, require_address(builder, instruction, 1), 32)
@@ -51,7 +53,9 @@ def _ldmatrix(builder: Builder, instruction: Instruction) -> Step:
 
 
 def _stmatrix(builder: Builder, instruction: Instruction) -> Step:
-    check_modifiers(builder, instruction, {"sync", "aligned", "m8n8", *_SHAPE_COUNTS, "trans", "shared", "shared::cta", "b16"})
+    check_modifiers(
+        builder, instruction, {"sync", "aligned", "m8n8", *_SHAPE_COUNTS, "trans", "shared", "shared::cta", "b16"}
+    )
     count = next(_SHAPE_COUNTS[m] for m in instruction.modifiers if m in _SHAPE_COUNTS)
     locate = address(builder, require_address(builder, instruction, 0), 32)
     slots = builder.sources(instruction.operands[1])
@@ -108,7 +112,9 @@ def gather_b(registers: Array, type_name: str) -> Array:
     bits = _ELEMENT_BITS[type_name]
     per = 32 // bits
     codes = registers.view(_ELEMENT_TYPES[bits]).reshape(len(registers), 8, 4 * per)
-    return operand_values(np.ascontiguousarray(codes.transpose(0, 2, 1)).reshape(len(registers) * 4 * per, 8), type_name)
+    return operand_values(
+        np.ascontiguousarray(codes.transpose(0, 2, 1)).reshape(len(registers) * 4 * per, 8), type_name
+    )
 
 
 def _gather_c(registers: Array, type_name: str) -> Array:

@@ -98,7 +98,9 @@ def _arrive(builder: Builder, instruction: Instruction) -> Step:
         raise builder.unknown(instruction)
     operands = instruction.operands
     has_state = not isinstance(operands[0], Address)
-    write = builder.setter(builder.target(operands[0], 64)) if has_state and not isinstance(operands[0], Discard) else None
+    write = (
+        builder.setter(builder.target(operands[0], 64)) if has_state and not isinstance(operands[0], Discard) else None
+    )
     position = 1 if has_state else 0
     locate = address(builder, require_address(builder, instruction, position), 32)
     number = builder.source(operands[position + 1]) if len(operands) > position + 1 else builder.constant(1)
@@ -157,8 +159,10 @@ def _wait(builder: Builder, instruction: Instruction) -> Step:
         barriers = [barrier_at(warp, place) for place, _ in pairs]
         found = [ready(barrier, number) for barrier, (_, number) in zip(barriers, pairs, strict=True)]
         if not any(found) and may_block and not _gives_up(warp):
-            warp.waits += warp.polled_at != warp.grid.progress
+            warp.waits += 1
             warp.may_time_out = True
+            if len(barriers) == 1:
+                warp.sleep(barriers[0].sleepers)
             return BLOCKED
         if not relaxed:
             for barrier, is_ready in zip(barriers, found, strict=True):

@@ -186,7 +186,10 @@ def _cvta(builder: Builder, instruction: Instruction) -> Step:
     space = instruction.modifiers[-2]
     to_space = instruction.has("to")
     bits = bits_of(instruction.modifiers[-1])
-    if space not in ("global", "const", "param", "shared", "shared::cta", "shared::cluster", "local") or space == "local":
+    if (
+        space not in ("global", "const", "param", "shared", "shared::cta", "shared::cluster", "local")
+        or space == "local"
+    ):
         raise builder.unknown(instruction)
     target, source = instruction.operands
     slot = builder.source(source, bits)
@@ -213,7 +216,11 @@ def _mapa(builder: Builder, instruction: Instruction) -> Step:
     def compute(a: Value, r: Value) -> Value:
         if type(a) is int and type(r) is int:
             return a & ~(0xFF << CTA_SHIFT) | r << CTA_SHIFT
-        left = a & dtype(~(0xFF << CTA_SHIFT) & ((1 << bits) - 1)) if isinstance(a, np.ndarray) else dtype(a & ~(0xFF << CTA_SHIFT))
+        left = (
+            a & dtype(~(0xFF << CTA_SHIFT) & ((1 << bits) - 1))
+            if isinstance(a, np.ndarray)
+            else dtype(a & ~(0xFF << CTA_SHIFT))
+        )
         right = r.astype(dtype) if isinstance(r, np.ndarray) else dtype(r)
         return left | (right << dtype(CTA_SHIFT))
 

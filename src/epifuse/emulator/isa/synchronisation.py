@@ -94,8 +94,10 @@ def _wait(warp: Warp, barrier: NamedBarrier, key: object, expected: int, vote: t
         if barrier.generation == generation:
             warp.groups[key] = generation
             warp.waits += 1
+            warp.sleep(barrier.sleepers)
             return BLOCKED
     elif barrier.generation == generation:
+        warp.sleep(barrier.sleepers)
         return BLOCKED
     warp.groups.pop(key, None)
     warp.acquire(barrier.completed)
@@ -128,6 +130,7 @@ def _barrier(builder: Builder, instruction: Instruction) -> Step:
         if not arrived:
             raise builder.unknown(instruction, "wait without an arrive before")
         if barrier.generation == arrived[0]:
+            warp.sleep(barrier.sleepers)
             return BLOCKED
         arrived.pop(0)
         warp.acquire(barrier.completed)

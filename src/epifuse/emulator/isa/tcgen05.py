@@ -20,7 +20,13 @@ from .tensor_pipe import pipe_of, tensor_memory_of
 
 _GROUPS = {"cta_group::1": 1, "cta_group::2": 2}
 # Shape: columns that one repetition reads, registers a thread, and the lanes that a warp reaches.
-_SHAPES = {"32x32b": (1, 1, 32), "16x64b": (2, 1, 16), "16x128b": (4, 2, 16), "16x256b": (8, 4, 16), "16x32bx2": (1, 1, 16)}
+_SHAPES = {
+    "32x32b": (1, 1, 32),
+    "16x64b": (2, 1, 16),
+    "16x128b": (4, 2, 16),
+    "16x256b": (8, 4, 16),
+    "16x32bx2": (1, 1, 16),
+}
 
 
 def _group(instruction: Instruction) -> int:

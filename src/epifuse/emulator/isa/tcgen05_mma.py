@@ -114,7 +114,9 @@ def mma(builder: Builder, instruction: Instruction) -> Step:
         predicate = registers[enable]
         accumulate = predicate if type(predicate) is bool else bool(predicate[warp.lanes][0])
         a_value, b_value = uniform(registers[a_slot], warp), uniform(registers[b_slot], warp)
-        _issue(warp, shape, ctas, uniform(registers[d_slot], warp), a_value, a_in_tensor_memory, b_value, accumulate, masks)
+        _issue(
+            warp, shape, ctas, uniform(registers[d_slot], warp), a_value, a_in_tensor_memory, b_value, accumulate, masks
+        )
 
     return step
 
@@ -169,7 +171,9 @@ def _pair(warp: Warp) -> list[Cta]:
     return [ctas[first], ctas[first + 1]]
 
 
-def _shared_part(cta: Cta, value: int, rows: int, k: int, type_name: str, k_major: bool, operation: Operation) -> _Operand:
+def _shared_part(
+    cta: Cta, value: int, rows: int, k: int, type_name: str, k_major: bool, operation: Operation
+) -> _Operand:
     descriptor = descriptors.decode_tcgen05(value)
     where = descriptors.rows_of(descriptor, rows, k, _BYTES[type_name], k_major)
     descriptors.check_rows(cta.shared, where)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from epifuse.fusion.ir.infer import first_two_commute
-from epifuse.fusion.ir.node import Attribute, Broadcast, Kind, Node
+from epifuse.fusion.ir.node import Attribute, Broadcast, Kind
 from epifuse.fusion.passes.program import Context, Program
 from epifuse.fusion.passes.rounding import accumulate_dtype, rounding_of
 from epifuse.fusion.plan import (

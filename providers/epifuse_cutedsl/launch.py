@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launching an image where the operands are: through the driver on a GPU, in the emulator on CPU tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from epifuse import emulator
+from epifuse.errors import UnsupportedError
+from epifuse.runtime.cache import KernelImage
+from epifuse.runtime.emulated import EmulatedKernel
+from epifuse.runtime.launch import LoadedKernel, current_stream, stream_address
+
+
+class Launcher:
+    """One image, loaded on first use by whoever runs it. Safe in threads."""
+
+    def __init__(self, image: KernelImage) -> None:
+        self.image = image
+        self._lock = threading.Lock()
+        self._loaded: LoadedKernel | None = None
+        self._emulated: EmulatedKernel | None = None
+
+    def on_gpu(self, device: int, stream: int, grid: Sequence[int], values: Sequence[Any]) -> None:
+        """Launch on a stream of a CUDA device."""
+        loaded = self._loaded
+        if loaded is None:
+            with self._lock:
+                loaded = self._loaded = self._loaded or LoadedKernel(self.image)
+        loaded(device, stream, grid, values)
+
+    def emulated(self, grid: Sequence[int], values: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
+        """Run in the emulated device that is entered.
+
+        Raises:
+            UnsupportedError: no device is emulated.
+        """
+        device = emulator.current()
+        if device is None:
+            raise UnsupportedError(
+                f"The operands are CPU tensors and the operator's kernel is for sm_{self.image.target}.",
+                advice=f"Run it inside `with epifuse.emulator.device({self.image.target!r}):`, or pass CUDA tensors.",
+            )
+        with self._lock:
+            if self._emulated is None:
+                self._emulated = EmulatedKernel(self.image, device)
+        self._emulated(device, grid, values, tensors)
+
+
+@contextlib.contextmanager
+def on_stream(stream: Any, device: int) -> Iterator[int]:
+    """The address of the stream to launch on; inside, torch allocates and fills on that stream too."""
+    if stream is None:
+        yield current_stream(device)
+        return
+    address = stream_address(stream, device)
+    if address == current_stream(device):
+        yield address
+        return
+    with torch.cuda.stream(torch.cuda.ExternalStream(address, device=device)):
+        yield address
+
+
+def zeroed_workspace(size_bytes: int, zero_bytes: int, device: torch.device) -> torch.Tensor:
+    """Scratch memory of one launch, its first bytes zero; from torch's allocator, on its current stream."""
+    memory = torch.empty(size_bytes, dtype=torch.uint8, device=device)
+    memory[:zero_bytes].zero_()
+    return memory

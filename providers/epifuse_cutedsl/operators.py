@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators of the CuTe DSL provider: thin records that say what a kernel supports, compile it and launch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from epifuse.arguments import EpilogueArguments, GemmArguments
+from epifuse.errors import UnsupportedError
+from epifuse.metadata import (
+    BLASDesignMetadata,
+    DenseTensorConstraints,
+    EpilogueMetadata,
+    GemmOperandsMetadata,
+    OperatorMetadata,
+)
+from epifuse.operator import MetadataFilter, Operator
+from epifuse.runtime.artifact import CompiledArtifact
+from epifuse.status import Status
+from epifuse.target import TargetSm
+from epifuse.utils.device import device_or_env_target_sm, target_of_device
+from epifuse.workspace import AllocationRequirement, Workspace
+from epifuse_cutedsl.compile import image_of
+from epifuse_cutedsl.configs import model
+from epifuse_cutedsl.configs.sm80 import Sm80Config, configurations
+from epifuse_cutedsl.fuse import workspace as reductions
+from epifuse_cutedsl.fuse.fragment import KernelFacts
+from epifuse_cutedsl.fuse.params import parameters, traits_of, values, wanted_run
+from epifuse_cutedsl.launch import Launcher, on_stream, zeroed_workspace
+from epifuse_cutedsl.operands import kind_of, main_traits, strides_mkl
+from epifuse_cutedsl.provider import CuTeDSLProvider
+from epifuse_cutedsl.support import refusal
+
+GROUPS = (1, 4, 8)
+_MAIN_CODES = tuple("qqiiiiqqqqqqiii")
+"""Struct codes of ``kernels.sm80.kernel.PARAMETERS``."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """An image with what a launch needs beside it."""
+
+    launcher: Launcher
+    epilogue_traits: Any
+    folds_batches: bool
+
+
+@CuTeDSLProvider.register
+class Sm80GemmOperator(Operator):
+    """The portable kernel: ``mma.sync`` or FMA on any GPU from compute capability 8.0 on, any strides, any shape."""
+
+    supported_args_type = GemmArguments
+    designed_for_min_cc = 80
+
+    __slots__ = ("_artifacts", "_last", "config", "group")
+
+    def __init__(self, metadata: OperatorMetadata, config: Sm80Config, group: int, *, accepted: object = None) -> None:
+        super().__init__(metadata, accepted=accepted)
+        self.config = config
+        self.group = group
+        self._artifacts: dict[Any, CompiledArtifact] = {}
+        self._last: tuple[GemmArguments, CompiledArtifact, _Launch] | None = None
+
+    def _supports(self, args: GemmArguments, target_sm: TargetSm | None = None) -> Status:
+        reason = refusal(args, target_sm)
+        if reason is not None:
+            return Status.fail(reason)
+        if kind_of(args) != self.config.kind and (kind_of(args), self.config.kind) != ("tf32", "f32"):
+            return Status.fail(f"The operator multiplies as {self.config.kind}, these operands as {kind_of(args)}")
+        return Status.success()
+
+    @classmethod
+    def _explain(cls, args: GemmArguments, target_sm: TargetSm | None = None) -> Status:
+        reason = refusal(args, target_sm)
+        return Status.fail(reason or "No tile of the table fits the target's shared memory")
+
+    def _estimate_us(self, args: GemmArguments, target_sm: TargetSm | None = None) -> float | None:
+        return model.estimate_us(self.config, self.group, args, target_sm or _target(args))
+
+    @classmethod
+    def _generate_operators(
+        cls,
+        metadata_filter: MetadataFilter,
+        epilogue_args: EpilogueArguments | None = None,
+        target_sm: TargetSm | None = None,
+        args: GemmArguments | None = None,
+    ) -> list[Operator]:
+        if args is None:
+            return []
+        target = target_sm or _target(args)
+        kind = kind_of(args)
+        if target is None or kind is None or refusal(args, target) is not None:
+            return []
+        made: list[Operator] = []
+        for config in configurations(kind, args.accumulator_type.bytes, target.cc, _scratch_bound(args)):
+            for group in GROUPS:
+                metadata = _metadata(config, group, args)
+                if metadata_filter(metadata):
+                    made.append(cls(metadata, config, group))
+        return made
+
+    def _compile(self, args: GemmArguments, target_sm: TargetSm | None = None) -> CompiledArtifact:
+        last = self._last
+        if last is not None and last[0] is args and target_sm is None:
+            return last[1]
+        target = target_sm or _target(args)
+        if target is None:
+            raise UnsupportedError(
+                "There is no GPU to compile for.", advice="Name one: compile(args, target_sm='90a')."
+            )
+        key = (args.key, target)
+        artifact = self._artifacts.get(key)
+        if artifact is None:
+            artifact = self._artifacts[key] = CompiledArtifact(_compiled(self.config, args, target), self, target)
+        return artifact
+
+    def _get_workspace_size(self, args: GemmArguments) -> AllocationRequirement:
+        total, _ = _workspace(self.config, args)
+        return AllocationRequirement(total, 16) if total else AllocationRequirement.empty()
+
+    def _run(
+        self, args: GemmArguments, compiled_artifact: CompiledArtifact, stream: Any, workspace: Any = None
+    ) -> None:
+        last = self._last
+        if last is not None and last[0] is args and last[1] is compiled_artifact:
+            launch = last[2]
+        else:
+            launch = _Launch(self.config, self.group, args, compiled_artifact.compiled_obj)
+            self._last = (args, compiled_artifact, launch)
+        launch(stream, workspace)
+
+
+class _Launch:
+    """Everything about launching one artifact for one ``GemmArguments`` that does not change from run to run."""
+
+    def __init__(self, config: Sm80Config, group: int, args: GemmArguments, compiled: Compiled) -> None:
+        if any(t is not None and t.address is None for t in (args.A.traits, *args.bound.load_traits)):
+            raise UnsupportedError(
+                "The arguments hold fake tensors, which have no data to compute with.",
+                advice="Discover and compile with fake tensors, then run with GemmArguments of real ones.",
+            )
+        self.args = args
+        self.compiled = compiled
+        self.device = args.A.device
+        m, n, k, batches = args.problem_size
+        tiles_m, tiles_n = -(-m // config.tile_m), -(-n // config.tile_n)
+        self.grid = (tiles_m * tiles_n * batches, 1, 1)
+        a, b = args.A.traits, args.B.traits
+        extents = [m, n, k, batches]
+        strides = [*strides_mkl(a, k_last=True), *strides_mkl(b, k_last=False)]
+        self.main = [args.A.data_ptr(), args.B.data_ptr(), *extents, *strides, tiles_m, tiles_n, group]
+        self.tiles = [tiles_m, tiles_n]
+        self.workspace_bytes, self.zero_bytes = _workspace(config, args)
+        self.host_scalars = any(isinstance(value, torch.Tensor) and value.device.type == "cpu" for value in args.loads)
+        self.numbers = self.main + values(args.bound, compiled.epilogue_traits)
+
+    def __call__(self, stream: Any, workspace: Any) -> None:
+        if not self.grid[0]:
+            _fill_identities(self.args)
+            return
+        numbers = self.numbers
+        if self.host_scalars:
+            numbers = self.main + values(self.args.bound, self.compiled.epilogue_traits)
+        if self.device.type == "cpu":
+            self._emulate(numbers)
+            return
+        index = self.device.index or 0
+        if torch.cuda.current_device() != index:
+            with torch.cuda.device(index):
+                self._launch(stream, workspace, numbers, index)
+        else:
+            self._launch(stream, workspace, numbers, index)
+
+    def _launch(self, stream: Any, workspace: Any, numbers: list[Any], index: int) -> None:
+        with on_stream(stream, index) as address:
+            if self.workspace_bytes:
+                memory = self._memory(workspace)
+                numbers = [*numbers, memory.data_ptr(), *self.tiles]
+            self.compiled.launcher.on_gpu(index, address, self.grid, numbers)
+
+    def _emulate(self, numbers: list[Any]) -> None:
+        bound = self.args.bound
+        tensors = [self.args.A.view, self.args.B.view, *bound.outputs]
+        tensors += [value for value in bound.loads if isinstance(value, torch.Tensor)]
+        if self.workspace_bytes:
+            memory = self._memory(None)
+            numbers = [*numbers, memory.data_ptr(), *self.tiles]
+            tensors.append(memory)
+        self.compiled.launcher.emulated(self.grid, numbers, tensors)
+
+    def _memory(self, workspace: Any) -> torch.Tensor:
+        given = workspace.data if isinstance(workspace, Workspace) else workspace
+        if isinstance(given, torch.Tensor) and given.numel() * given.element_size() >= self.workspace_bytes:
+            memory = given.view(-1).view(torch.uint8)
+            memory[: self.zero_bytes].zero_()
+            return memory
+        return zeroed_workspace(self.workspace_bytes, self.zero_bytes, self.device)
+
+
+def _target(args: GemmArguments) -> TargetSm | None:
+    """The GPU that runs these arguments when no target is named."""
+    if args.device == "cpu":
+        return device_or_env_target_sm()
+    return target_of_device(args.A.device) or device_or_env_target_sm()
+
+
+def _metadata(config: Sm80Config, group: int, args: GemmArguments) -> OperatorMetadata:
+    a, b, accumulator = args.A.traits.dtype, args.B.traits.dtype, args.accumulator_type
+    name = f"sm80_gemm_{config.kind}_{a.short}_{b.short}_{accumulator.short}"
+    name += f"_{config.tile_m}x{config.tile_n}x{config.tile_k}_s{config.stages}_g{group}"
+    plan = None if args.epilogue is None else args.plan
+    if plan is not None:
+        name += f"_{plan.key[:16]}"
+    return OperatorMetadata(
+        operator_name=name,
+        operator_class=Sm80GemmOperator,
+        supported_targets=(TargetSm("80"),),
+        operands=GemmOperandsMetadata(
+            DenseTensorConstraints(a),
+            DenseTensorConstraints(b),
+            DenseTensorConstraints(args.out.traits.dtype) if plan is None else None,
+            accumulator,
+        ),
+        design=BLASDesignMetadata(
+            tile_shape=(config.tile_m, config.tile_n, config.tile_k),
+            num_smem_stages=config.stages,
+            group=group,
+        ),
+        epilogue=None if plan is None else EpilogueMetadata(plan),
+    )
+
+
+def _folds_batches(args: GemmArguments) -> bool:
+    return args.problem_size.L > 1 and any(reduce.axes[0] for reduce in args.plan.reduces)
+
+
+def _scratch_bound(args: GemmArguments) -> int:
+    """Shared memory that reductions may need in the largest configuration: 8 warps of 256 partials."""
+    return 8 * 256 * reductions.PARTIAL_BYTES if args.plan.reduces else 0
+
+
+def _workspace(config: Sm80Config, args: GemmArguments) -> tuple[int, int]:
+    if not args.plan.reduces:
+        return 0, 0
+    m, n, _, batches = args.problem_size
+    tiles = (-(-m // config.tile_m), -(-n // config.tile_n))
+    tile = (config.tile_m, config.tile_n)
+    return reductions.workspace_bytes(args.plan, _folds_batches(args), tile, tiles, batches)
+
+
+def _compiled(config: Sm80Config, args: GemmArguments, target: TargetSm) -> Compiled:
+    plan, accumulator = args.plan, args.accumulator_type
+    traits = traits_of(args.bound)
+    folds = _folds_batches(args)
+    a, b = main_traits(args.A.traits, k_last=True), main_traits(args.B.traits, k_last=False)
+    shape = config.stage_shape(accumulator.bytes, traits.axis, wanted_run(plan, traits))
+    facts = KernelFacts(config.tile_m, config.tile_n, config.threads, target.cc, shape.run, shape.runs, shape.lanes)
+
+    def make() -> Any:
+        from epifuse_cutedsl.fuse.driver import Epilogue  # noqa: PLC0415 - imports the DSL, which only compiling needs
+        from epifuse_cutedsl.kernels.sm80.kernel import Sm80Gemm  # noqa: PLC0415 - likewise
+
+        return Sm80Gemm(config, a, b, accumulator, Epilogue(plan, traits, facts, folds))
+
+    codes = (*_MAIN_CODES, *(param.code for param in parameters(plan, traits)))
+    parts = ("sm80", config, a, b, accumulator, plan.key, traits, facts, folds)
+    return Compiled(Launcher(image_of(parts, codes, target, make)), traits, folds)
+
+
+def _fill_identities(args: GemmArguments) -> None:
+    """The results of reductions over nothing; everything else of an empty problem is empty too."""
+    for reduce in args.plan.reduces:
+        output = args.outputs[reduce.destination]
+        if reduce.combine == "sum":
+            output.zero_()
+        elif reduce.combine == "mean":
+            output.fill_(float("nan") if reduce.dtype.is_float else 0)
+        else:
+            bound = reduce.dtype.lowest if reduce.combine == "max" else reduce.dtype.highest
+            infinite = float("-inf") if reduce.combine == "max" else float("inf")
+            exact = reduce.dtype.is_float and not reduce.dtype.saturates
+            output.fill_(infinite if exact else bound)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine and the portable kernel cannot do, in sentences; everything else they do."""
+
+from __future__ import annotations
+
+from epifuse.arguments import GemmArguments
+from epifuse.errors import UnsupportedError
+from epifuse.fusion.plan import Access, Route, Transport
+from epifuse.target import TargetSm
+from epifuse_cutedsl.fuse import workspace
+from epifuse_cutedsl.operands import kind_of
+
+FP8_CAPABILITY = 89
+PRIMITIVES = frozenset(
+    "add sub mul div neg multiply_add minimum maximum abs floor reciprocal sqrt rsqrt exp exp2 log log2 sin cos tanh "
+    "erf less less_equal greater greater_equal equal not_equal where cast even_columns odd_columns".split()  # noqa: SIM905
+)
+"""Primitives that ``fuse`` emits; a test holds the list against the emitters."""
+_MAX_EXTENT = 2**31 - 1
+
+
+def refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedError | None:
+    """Why the portable kernel does not take these arguments on this target; None where it does."""
+    if kind_of(args) is None:
+        a, b, accumulator = args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name
+        return UnsupportedError(
+            f"The portable kernel does not multiply {a} by {b} into {accumulator}.",
+            advice="It takes float16 and bfloat16 (into float32), float16 (into float16), int8 and uint8 (into int32), "
+            "float32 and float64 (into themselves).",
+        )
+    m, n, k, batches = args.problem_size
+    if max(m, n, k, batches) > _MAX_EXTENT or m * n * batches > _MAX_EXTENT * 256:
+        return UnsupportedError(f"The extents {(m, n, k, batches)} are beyond a grid's 2^31 tiles.")
+    return _operand_refusal(args) or _plan_refusal(args, target)
+
+
+def _operand_refusal(args: GemmArguments) -> UnsupportedError | None:
+    tensors = [("A", args.A.traits), ("B", args.B.traits)]
+    tensors += [(n, t) for n, t in zip(args.bound.names.loads, args.bound.load_traits, strict=True) if t is not None]
+    tensors += list(zip(args.bound.names.stores, args.bound.output_traits, strict=True))
+    for name, traits in tensors:
+        if traits.alignment_bytes < traits.dtype.bytes:
+            return UnsupportedError(
+                f"{name} is not aligned to its own element of {traits.dtype.bytes} bytes.", subject=name
+            )
+    return None
+
+
+def _plan_refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedError | None:
+    plan = args.plan
+    for compute in plan.computes:
+        if compute.primitive not in PRIMITIVES:
+            return UnsupportedError(
+                f"The GPU kernels have no primitive {compute.primitive}.", subject=compute.primitive
+            )
+    narrow = [*(load.dtype for load in plan.loads), *(s.dtype for s in plan.stores), *(r.dtype for r in plan.reduces)]
+    cast_to = [value for c in plan.computes for name, value in c.attributes if name == "dtype"]
+    for dtype in [*narrow, *cast_to]:
+        if getattr(dtype, "name", "").startswith("float8") and target is not None and target.cc < FP8_CAPABILITY:
+            return UnsupportedError(f"{dtype} needs compute capability 8.9 or later, not {target.cc}.")
+    names = args.bound.names
+    for load in plan.loads:
+        if load.access is Access.MEMORY and (reason := _route_refusal(names.loads[load.operand], load.route)):
+            return reason
+    for store in plan.stores:
+        if reason := _route_refusal(names.stores[store.destination], store.route):
+            return reason
+    folds = args.problem_size.L > 1
+    why = workspace.refusal(plan, folds)
+    return None if why is None else UnsupportedError(f"The GPU kernels do not do {why}.")
+
+
+def _route_refusal(name: str, route: Route | None) -> UnsupportedError | None:
+    if route is not None and route.via is Transport.TMA:
+        return UnsupportedError(
+            f"{name} was asked to move by TMA, which the portable kernel has not.",
+            advice="Leave `via` out, or name sync_gmem_load, async_gmem_load or sync_gmem_store.",
+            subject=name,
+        )
+    return None

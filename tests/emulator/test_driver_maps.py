@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver's rules for tensor maps, each with a map that breaks it and one that just does not."""
 
+import ctypes
+
 import pytest
 
-from epifuse.emulator import TensorMapError
+from epifuse.emulator import HostCallError, TensorMapError, tensor_map
+from epifuse.emulator.driver import Driver
 from epifuse.emulator.map_rules import MapRequest, check, violations
 
 F16, F32, I32, PACKED_U4, PADDED_U4, PADDED_U6 = 6, 7, 3, 13, 14, 15
@@ -73,3 +76,54 @@ def test_every_violation_is_listed():
 def test_the_descriptor_itself_must_be_aligned():
     with pytest.raises(TensorMapError, match="descriptor lies at 0x48"):
         check(GOOD, descriptor_address=0x48)
+
+
+class Encoded:
+    """A call of the C function, with its arrays in memory as host code has them."""
+
+    def __init__(self, request: MapRequest) -> None:
+        self.driver = Driver()
+        self._memory = (ctypes.c_uint8 * 256)()
+        self.where = -(-ctypes.addressof(self._memory) // 64) * 64
+        rank = len(request.sizes)
+        arrays = [
+            (ctypes.c_uint64 * rank)(*request.sizes),
+            (ctypes.c_uint64 * max(rank - 1, 1))(*request.strides),
+            (ctypes.c_uint32 * rank)(*request.box),
+            (ctypes.c_uint32 * rank)(*request.element_strides),
+        ]
+        pointers = [ctypes.addressof(array) for array in arrays]
+        modes = request.interleave, request.swizzle, request.l2_promotion, request.fill_nan
+        encode = self.driver.c_function("cuTensorMapEncodeTiled")
+        self.status = encode(self.where, request.data_type, rank, request.address, *pointers, *modes)
+
+    @property
+    def bytes(self) -> bytes:
+        return ctypes.string_at(self.where, 128)
+
+
+@pytest.mark.parametrize(
+    "request_", [GOOD, GOOD._replace(sizes=(96,), strides=(), box=(64,), element_strides=(1,), address=0x2000)]
+)
+def test_host_code_gets_the_descriptor_that_the_machine_reads(request_):
+    encoded = Encoded(request_)
+    assert encoded.status == 0, encoded.driver.failures.take()
+    decoded = tensor_map.decode(encoded.bytes)
+    assert (decoded.address, decoded.sizes, decoded.box) == (request_.address, request_.sizes, request_.box)
+    assert decoded.strides[1:] == request_.strides
+    assert (decoded.type, decoded.swizzle_bytes) == ("f16", 128)
+
+
+def test_an_illegal_map_leaves_the_descriptor_alone():
+    encoded = Encoded(GOOD._replace(strides=(200, 10400)))
+    assert encoded.status == 1
+    assert isinstance(encoded.driver.failures.take(), TensorMapError)
+    assert encoded.bytes == bytes(128)
+
+
+def test_elements_that_the_machine_does_not_know_are_named():
+    encoded = Encoded(GOOD._replace(data_type=PADDED_U6, sizes=(128, 50, 3), strides=(224, 11200), box=(128, 8, 1)))
+    assert encoded.status == 801
+    error = encoded.driver.failures.take()
+    assert isinstance(error, HostCallError)
+    assert "element type 15" in str(error)

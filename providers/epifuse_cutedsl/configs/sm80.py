@@ -6,8 +6,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from epifuse_cutedsl.kernels.sm80.stage import StageShape, run_that_fits
 from epifuse_cutedsl.tile.smem import CHUNK_BYTES, align, limit_bytes, stages_that_fit
+from epifuse_cutedsl.tile.stage import StageShape, run_that_fits
 
 TENSOR_CLASSES = {"half": 2, "tf32": 4, "byte": 1}
 PLAIN_CLASSES = {"f32": 4, "f64": 8}

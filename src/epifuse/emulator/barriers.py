@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Barriers as objects: mbarriers, named barriers and the cluster's barrier (PTX ISA, "Parallel Synchronization")."""
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def _wake_all(sleepers: list[Sleeper]) -> None:
 class Mbarrier:
     """An mbarrier object: arrivals and transaction bytes pending in the current phase.
 
-    `created` is the event of its initialisation. `phase` counts the completed phases. `completed` is what everyone has published who arrived in them.
+    `created` is the event of its initialisation. `phase` counts the completed phases. `completed` is what everyone has
+    published who arrived in them.
     """
 
     __slots__ = (

@@ -1,7 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
 """From instructions to steps: where operands live, and how results are written under a mask.
 
 A step is a function of a warp and its registers. It returns None, or BLOCKED when the instruction cannot finish yet and
-has to be tried again. Every operand is a slot of the register list: registers, constants, symbols and special registers.
+has to be tried again. Every operand is a slot of the register list: registers, constants, symbols, special registers.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 
 from .lanes import DTYPES, Value, merge
 from .reports import Place, UnknownInstructionError
-from .statements import type_bytes
 from .state import Warp
+from .statements import type_bytes
 from .syntax import Discard, Function, Immediate, Instruction, Operand, Register, Symbol, Vector
 
 Registers = list[Any]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the emulated chips have: one row each (CUDA programming guide, "Compute Capabilities")."""
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who knows of what: vector clocks (happens-before) for warps and asynchronous operations.
 
-An *event* is `dimension << 32 | epoch`: the epoch-th step of one warp, barrier or group. An agent's clock says, for each
-dimension, up to which epoch everything happened before the agent's present. Each clock is kept twice: for all accesses, and
-for those that a proxy fence has made visible to the asynchronous proxy (PTX ISA, "Memory Consistency Model", "Proxies").
+An *event* is `dimension << 32 | epoch`: the epoch-th step of one warp, barrier or group. An agent's clock says, for
+each dimension, up to which epoch everything happened before the agent's present. Each clock is kept twice: for all
+accesses, and for those that a proxy fence has made visible to the asynchronous proxy (PTX ISA, "Memory Consistency
+Model", "Proxies").
 
-An asynchronous operation stamps what it touches with an event of the dimension IN_FLIGHT, which no clock ever knows. Once
-it is clear on which barrier phase or group it completes, that stamp is replaced by the event of the phase or group.
+An asynchronous operation stamps what it touches with an event of the dimension IN_FLIGHT, which no clock ever knows.
+Once it is clear on which barrier phase or group it completes, that stamp is replaced by the event of the phase or group.
 """
 
 from __future__ import annotations

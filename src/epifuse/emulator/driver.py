@@ -147,33 +147,9 @@ class Driver:
 
     def _launch(self, handle: int, shape: launching.LaunchShape, arguments: int) -> None:
         kernel, device = self._kernel(handle), _device_entered()
-        module = kernel.library.module(device)
-        if not queries.runs_image_for(device.chip, module.target):
-            raise HostCallError(
-                _NO_IMAGE,
-                f"the kernel was compiled for {module.target} and the emulated device is a {device.chip.name}",
-                where=kernel.name,
-                advice="enter the device it was compiled for, or compile again",
-            )
-        entry = self._entry(kernel.library, kernel.name)
-        facts = launching.kernel_facts(entry)
+        parameters = launching.read_parameters(self._entry(kernel.library, kernel.name), arguments)
         limits = launching.Limits(kernel.max_dynamic_shared, kernel.non_portable_cluster)
-        cluster = launching.checked_cluster(kernel.name, shape, facts, limits, device.chip)
-        parameters = launching.read_parameters(entry, arguments)
-        with device.lock:
-            report = device.executor.launch(
-                module,
-                kernel.name,
-                grid=shape.grid,
-                block=shape.block,
-                cluster=cluster,
-                dynamic_smem_bytes=shape.dynamic_shared_bytes,
-                params=parameters,
-                chip=device.chip,
-                options=device.options,
-                memory=device.memory,
-            )
-            device.reports.append(report)
+        launching.run(device, kernel.library.module(device), kernel.name, shape, parameters, limits)
 
     # --- the device -------------------------------------------------------------------------------------------
 
@@ -220,7 +196,15 @@ class Driver:
 
         request = map_rules.read_request(*rest)
         map_rules.check(request, descriptor_address=out)
-        ctypes.memmove(out, tensor_map.encode(request), map_rules.DESCRIPTOR_BYTES)
+        try:
+            descriptor = tensor_map.encode(request)
+        except KeyError:
+            raise HostCallError(
+                _NOT_SUPPORTED,
+                f"tensor maps of element type {request.data_type} are not emulated",
+                where="cuTensorMapEncodeTiled",
+            ) from None
+        ctypes.memmove(out, descriptor, map_rules.DESCRIPTOR_BYTES)
 
     # --- handles ----------------------------------------------------------------------------------------------
 

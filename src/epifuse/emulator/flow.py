@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control flow of one function: basic blocks, where divergent lanes meet again, and which registers stay in a block."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values of a warp's 32 lanes.
 
 A register holds a Python int (the same in all lanes; a bool for predicates) or a numpy array of 32 unsigned integers of

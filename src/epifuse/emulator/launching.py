@@ -7,16 +7,19 @@ import ctypes
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from . import queries
 from .errors import HostCallError
 from .hostabi import read_pointer
 
 if TYPE_CHECKING:
     from .chips import Chip
-    from .syntax import Function
+    from .device import EmulatedDevice
+    from .machine import LaunchReport
+    from .syntax import Function, Module
 
 Extent = tuple[int, int, int]
 
-_INVALID_VALUE, _INVALID_CONFIGURATION = 1, 9
+_INVALID_VALUE, _INVALID_CONFIGURATION, _NO_IMAGE = 1, 9, 209
 _PORTABLE_CLUSTER = 8
 _DEFAULT_SHARED_BYTES = 48 * 1024
 _ATTRIBUTE_BYTES, _ATTRIBUTE_VALUE_AT = 72, 8
@@ -87,6 +90,45 @@ def kernel_facts(entry: Function) -> KernelFacts:
     """Read what an entry's directives and declarations say."""
     largest = entry.required_threads or entry.max_threads or (1024, 1, 1)
     return KernelFacts(math.prod(largest), entry.required_threads, entry.required_cluster, entry.static_shared_bytes)
+
+
+def run(
+    device: EmulatedDevice,
+    module: Module,
+    name: str,
+    shape: LaunchShape,
+    parameters: list[bytes],
+    limits: Limits | None = None,
+) -> LaunchReport:
+    """Run one kernel to its end, after every check that the real driver makes; its report is added to the device's.
+
+    Without `limits` host code is taken to have asked for all the shared memory and cluster size that the chip has.
+    """
+    chip = device.chip
+    if not queries.runs_image_for(chip, module.target):
+        raise HostCallError(
+            _NO_IMAGE,
+            f"the kernel was compiled for {module.target} and the emulated device is a {chip.name}",
+            where=name,
+            advice="enter the device it was compiled for, or compile again",
+        )
+    limits = limits or Limits(chip.max_shared_per_block_optin, non_portable_cluster=True)
+    cluster = checked_cluster(name, shape, kernel_facts(module.entries[name]), limits, chip)
+    with device.lock:
+        report: LaunchReport = device.executor.launch(
+            module,
+            name,
+            grid=shape.grid,
+            block=shape.block,
+            cluster=cluster,
+            dynamic_smem_bytes=shape.dynamic_shared_bytes,
+            params=parameters,
+            chip=chip,
+            options=device.options,
+            memory=device.memory,
+        )
+        device.reports.append(report)
+    return report
 
 
 def checked_cluster(name: str, shape: LaunchShape, facts: KernelFacts, limits: Limits, chip: Chip) -> Extent:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Launches a kernel on the emulated chip and runs it to its end."""
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from .chips import chip as find_chip
 from .lanes import LANE_INDEX, LANES, Array, Value
 from .memory import HostMemory
 from .operations import Queue
-from .program import Program, build
+from .program import build
 from .reports import LaunchError, Place, RaceError, TensorMemoryError
 from .scheduler import Scheduler
 from .shared import CTA_SHIFT, RESERVED_BYTES

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory that kernels address by raw pointers: host memory standing for global memory (PTX ISA, "State Spaces")."""
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def host_bytes(address: int, size_bytes: int) -> Array:
     """Host memory as a writable array of bytes."""
     if size_bytes == 0:
         return np.zeros(0, np.uint8)
-    return np.frombuffer((ctypes.c_uint8 * size_bytes).from_address(address), np.uint8)
+    buffer: Any = (ctypes.c_uint8 * size_bytes).from_address(address)
+    found: Array = np.frombuffer(buffer, np.uint8)
+    return found
 
 
 class HostMemory:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asynchronous operations: issued by a warp, carried out later, at a moment that the schedule chooses."""
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class Operation:
 class Queue:
     """Operations in flight, in streams: those of one stream are carried out in order, streams in any.
 
-    `eagerness` is the chance that a turn of the scheduler carries one out before it has to: 0 is as late as possible, 1 at
-    once.
+    `eagerness` is the chance that a turn of the scheduler carries one out before it has to: 0 is as late as possible,
+    1 at once.
     """
 
     def __init__(self, chance: random.Random, eagerness: float) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kernel made executable: every basic block a list of steps, built once per function."""
 
 from __future__ import annotations

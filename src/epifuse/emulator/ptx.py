@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the text of one PTX module (PTX ISA, "Syntax" and "Directive Statements")."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an executing kernel can do wrong: one class per kind, each with its place in the PTX and its way out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the warps of a grid: which one goes on, when operations in flight are carried out, and when nothing can."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One CTA's shared memory: its bytes, and a shadow that says who wrote and read each word (PTX ISA, ".shared").
 
 The shadow has one entry per 4-byte word. Accesses narrower than a word are told apart from each other only by word, so
@@ -53,7 +54,7 @@ class SharedMemory:
         self.dimensions = dimensions
         padded = -(-size_bytes // 128) * 128
         store = np.zeros(padded // 8 + 16, np.uint64)
-        # Bulk copies move 16-byte rows and swizzles repeat every 1024 bytes of the *offset*; only alignment to 16 is needed.
+        # Bulk copies move 16-byte rows; swizzles follow the offset, so the buffer itself needs no larger alignment.
         skip = (-store.ctypes.data % 128) // 8
         self.u8: Array = store[skip : skip + padded // 8].view(np.uint8)
         self.views: dict[int, Array] = {n: self.u8.view(f"u{n}") for n in (1, 2, 4, 8)}

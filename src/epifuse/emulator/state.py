@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a running grid is made of: grid, clusters, CTAs and warps."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The statements of a PTX function body: declarations, labels, instructions and their operands.
 
 Nested `{ }` scopes declare registers and labels of their own; they are renamed `name#n`, so that the rest of the

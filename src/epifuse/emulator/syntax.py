@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parsed form of PTX: frozen records, nothing executed, nothing resolved across functions."""
 
 from __future__ import annotations
@@ -117,8 +118,8 @@ class Variable:
 class Function:
     """An `.entry` or `.func`. `registers` maps each register to its type without the dot (`b32`, `pred`, ...).
 
-    `shared_offsets` places every shared variable, relative to the start of the CTA's allocation; a dynamic (extern) array
-    stands after the static ones, whose total is `static_shared_bytes`.
+    `shared_offsets` places every shared variable, relative to the start of the CTA's allocation; a dynamic (extern)
+    array stands after the static ones, whose total is `static_shared_bytes`.
     """
 
     name: str

@@ -1,8 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensor maps: the 128 bytes that tensor copies read (PTX ISA, "Tensors", "tensormap object").
 
-The hardware's layout is not public; these fields were found by observation, and they are what CuTe DSL's host code writes
-itself. Fields that it never writes (fill with NaN, element strides, other swizzle atoms) are kept in the last 4 of the 64
-bytes that matter, which it leaves zero.
+The hardware's layout is not public; these fields were found by observation, and they are what CuTe DSL's host code
+writes itself. Fields that it never writes (fill with NaN, element strides, other swizzle atoms) are kept in the last 4
+of the 64 bytes that matter, which it leaves zero.
 """
 
 from __future__ import annotations

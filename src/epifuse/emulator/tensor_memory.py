@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One CTA's tensor memory: 128 lanes by 512 columns of 32 bits (PTX ISA, "Tensor Memory")."""
 
 from __future__ import annotations

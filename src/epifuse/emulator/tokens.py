@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PTX text to tokens (PTX ISA, "Syntax"): kind, text and line of each."""
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutlass import Float16, Float32, Float64, Int32, Int64
+from cutlass import Float32, Float64, Int32, Int64
 
 from epifuse_cutedsl.kernels.ptx.asm import at, braced, emit, vector
 
@@ -25,12 +25,14 @@ def ld_shared_u16(address: Any, displacement: int = 0) -> Any:
 
 
 def ld_shared_f16x2(address: Any, displacement: int = 0, *, count: int = 1) -> tuple[Any, ...]:
-    """``2 * count`` Float16 from ``count`` (1, 2, 4) words."""
+    """``2 * count`` float16 elements from ``count`` (1, 2, 4) words, widened to Float32."""
     words = [f"w{i}" for i in range(count)]
     operand = f"{{{', '.join(words)}}}" if count > 1 else words[0]
-    lines = [f".reg .b32 {', '.join(words)};", f"ld.shared{vector(count)}.b32 {operand}, {at('{$r0}', displacement)};"]
-    lines += [f"mov.b32 {{{{$w{2 * i}}}, {{$w{2 * i + 1}}}}}, w{i};" for i in range(count)]
-    return emit("{\n" + "\n".join(lines) + "\n}", [Float16] * (2 * count), [address])
+    lines = [".reg .b16 l, h;", f".reg .b32 {', '.join(words)};", f"ld.shared{vector(count)}.b32 {operand}, {at('{$r0}', displacement)};"]
+    for index, word in enumerate(words):
+        lines.append(f"mov.b32 {{l, h}}, {word};")
+        lines += [f"cvt.f32.f16 {{$w{2 * index}}}, l;", f"cvt.f32.f16 {{$w{2 * index + 1}}}, h;"]
+    return emit("{\n" + "\n".join(lines) + "\n}", [Float32] * (2 * count), [address])
 
 
 def st_shared(address: Any, values: Any, displacement: int = 0, *, kind: str = "b32", predicate: Any = None) -> None:
@@ -58,5 +60,6 @@ def ldmatrix(address: Any, displacement: int = 0, *, count: int = 4, transposed:
 
 
 def ld_shared_f16(address: Any, displacement: int = 0) -> tuple[Any, ...]:
-    """One Float16."""
-    return emit(f"ld.shared.b16 {{$w0}}, {at('{$r0}', displacement)};", [Float16], [address])
+    """One float16 element, widened to Float32."""
+    text = f"{{\n.reg .b16 h;\nld.shared.b16 h, {at('{$r0}', displacement)};\ncvt.f32.f16 {{$w0}}, h;\n}}"
+    return emit(text, [Float32], [address])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The instructions, one file per chapter of the PTX ISA; INSTRUCTIONS finds the chapter by opcode."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Addresses: from an operand to the bytes it names, in each state space (PTX ISA, "State Spaces", "Generic Addressing")."""
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses: from an operand to the bytes it names, in each state space (PTX ISA, "State Spaces")."""
 
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """atom and red (PTX ISA, "Parallel Synchronization and Communication Instructions: atom, red"), lane by lane."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bulk copies (PTX ISA, "Data Movement: Asynchronous copy, bulk and tensor"): through the asynchronous proxy.
 
 A load is carried out before the barrier that it signals counts its bytes. A store is carried out at the latest when its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """cvt (PTX ISA, "Data Movement and Conversion Instructions: cvt"): every pair of types, rounding and saturation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """cp.async, the copies that are not bulk (PTX ISA, "Data Movement: Asynchronous copy, non-bulk").
 
 They use the generic proxy. Each is carried out at the latest when its group is waited for.

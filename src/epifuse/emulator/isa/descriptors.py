@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matrix descriptors: where the elements of an MMA operand lie in shared memory.
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout" (wgmma) and "Shared Memory Descriptor" (tcgen05). In

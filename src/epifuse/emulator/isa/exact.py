@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Floating arithmetic with one rounding in any direction, in float64 with the rounding error kept."""
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def two_sum(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def to_odd(total: Array, error: Array) -> Array:
-    """The exact `total + error` rounded to odd: rounding that once more to at most 51 bits is as good as rounding once."""
+    """The exact `total + error` rounded to odd: rounding that again to at most 51 bits is as good as rounding once."""
     even = (total.view(np.int64) & 1) == 0
     move = (error != 0) & even & np.isfinite(total)
     if not move.any():
@@ -71,7 +72,9 @@ def flush(values: Array) -> Array:
 
 def saturate(values: Array) -> Array:
     """Values clamped to [0, 1], NaN to 0."""
-    return np.where(np.isnan(values), values.dtype.type(0), np.clip(values, 0, 1)) + values.dtype.type(0)
+    zero = values.dtype.type(0)
+    found: Array = np.where(np.isnan(values), zero, np.clip(values, 0, 1)) + zero
+    return found
 
 
 def minimum(a: Array, b: Array, propagate_nan: bool) -> Array:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Floating point (PTX ISA, "Floating Point Instructions"): f32, f32x2 and f64.
 
 The approximations are the exact function rounded to nearest, which lies within every bound that the ISA states.

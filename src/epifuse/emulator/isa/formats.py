@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Number formats: bits to float and back, with every rounding and saturation (PTX ISA, "Floating Point" formats)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Half precision (PTX ISA, "Half Precision Floating Point Instructions"): f16, f16x2, bf16, bf16x2."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Integer arithmetic (PTX ISA, "Integer Arithmetic Instructions", and carries of "Extended-Precision")."""
 
 from __future__ import annotations
@@ -216,10 +217,11 @@ def unary(builder: Builder, instruction: Instruction) -> Step:
     if compute is None:
         raise builder.unknown(instruction)
     target = builder.target(instruction.operands[0])
-    vector = {
+    vectors: dict[str, Callable[[Any], Any]] = {
         "neg": lambda a: (~a) + a.dtype.type(1),
         "abs": lambda a: np.abs(a.view(SIGNED[bits])).view(a.dtype),
-    }.get(instruction.opcode, lambda a: np.array([compute(int(x)) for x in a], target.dtype))
+    }
+    vector = vectors.get(instruction.opcode, lambda a: np.array([compute(int(x)) for x in a], target.dtype))
 
     def apply(a: Value) -> Value:
         return compute(a) if type(a) is int else vector(a)

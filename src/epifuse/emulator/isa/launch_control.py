@@ -1,4 +1,5 @@
-"""Cluster launch control (PTX ISA, "Parallel Synchronization: clusterlaunchcontrol"): taking over clusters not yet launched.
+# SPDX-License-Identifier: Apache-2.0
+"""Cluster launch control (PTX ISA, "clusterlaunchcontrol"): taking over clusters that are not yet launched.
 
 The 128-bit answer is opaque; here its low half has bit 0 set for a cancelled cluster, then the CTA index in x, y and z.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ld and st in every space and vector form (PTX ISA, "Data Movement and Conversion Instructions: ld, st")."""
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ def _widen(values: Array, size: int, width: int, is_signed: bool) -> Array:
     if size == width:
         return values
     if is_signed:
-        return values.view(SIGNED[8 * size]).astype(SIGNED[8 * width]).view(DTYPES[8 * width])
+        found: Array = values.view(SIGNED[8 * size]).astype(SIGNED[8 * width]).view(DTYPES[8 * width])
+        return found
     return values.astype(DTYPES[8 * width])
 
 
@@ -141,7 +143,8 @@ def _load_shared(warp: Warp, where: Value, size: int, count: int, cluster: bool 
     memory.check_bounds(int(offsets.min()), int(offsets.max()) + total, total)
     memory.on_read(warp, shared_words(offsets, total), total < 4)
     first = (offsets // size).astype(np.int64)
-    return memory.views[size][first[:, None] + np.arange(count)]
+    found: Array = memory.views[size][first[:, None] + np.arange(count)]
+    return found
 
 
 def _load_shared_ranks(warp: Warp, addresses: Array, ranks: Array, size: int, count: int) -> Array:

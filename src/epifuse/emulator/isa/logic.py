@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logic and shifts (PTX ISA, "Logic and Shift Instructions")."""
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ def _lop3(builder: Builder, instruction: Instruction) -> Step:
                 result = result | term
         return result
 
-    slots = [builder.source(operand) for operand in (a, b, c)]
-    return builder.ternary(builder.target(target), *slots, compute)
+    first, second, third = (builder.source(operand) for operand in (a, b, c))
+    return builder.ternary(builder.target(target), first, second, third, compute)
 
 
 def _funnel(builder: Builder, instruction: Instruction) -> Step:

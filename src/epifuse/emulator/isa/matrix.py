@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Warp-level matrices (PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions"): ldmatrix, stmatrix, mma.sync."""
 
 from __future__ import annotations
@@ -128,10 +129,7 @@ def _scatter_d(matrix: Array, type_name: str) -> list[Array]:
     if type_name == "f16":
         codes = matrix.astype(np.float16).view(np.uint32).reshape(2, LANES)
         return [codes[0], codes[1]]
-    if type_name == "s32":
-        bits = matrix.astype(np.int64).astype(np.uint32)
-    else:
-        bits = matrix.view(np.uint32)
+    bits = matrix.astype(np.int64).astype(np.uint32) if type_name == "s32" else matrix.view(np.uint32)
     parts = bits.reshape(2, 8, 4, 2).transpose(0, 3, 1, 2).reshape(4, LANES)
     return [np.ascontiguousarray(part) for part in parts]
 

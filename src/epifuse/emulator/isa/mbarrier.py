@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mbarrier (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier")."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Data movement between registers and address spaces (PTX ISA, "Data Movement": mov prmt shfl cvta mapa isspacep ...)."""
+# SPDX-License-Identifier: Apache-2.0
+"""Data movement between registers and spaces (PTX ISA, "Data Movement": mov prmt shfl cvta mapa isspacep)."""
 
 from __future__ import annotations
 

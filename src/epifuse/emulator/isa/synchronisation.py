@@ -1,4 +1,5 @@
-"""Parallel synchronisation (PTX ISA, "Parallel Synchronization and Communication"): barriers, fences, votes, elections."""
+# SPDX-License-Identifier: Apache-2.0
+"""Parallel synchronisation (PTX ISA, "Parallel Synchronization and Communication"): barriers, fences, votes."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def _bar(builder: Builder, instruction: Instruction) -> Step:
             _arrive(warp, barrier, uniform(registers[count], warp))
 
         return arrive
-    key = ("bar", instruction.line)
+    key = f"bar at {instruction.line}"
 
     def sync(warp: Warp, registers: Registers) -> object:
         barrier = _named(warp, uniform(registers[number], warp))
@@ -57,7 +58,7 @@ def _bar_red(builder: Builder, instruction: Instruction) -> Step:
     number = builder.source(number_operand)
     count = builder.source(rest[0]) if len(rest) > 1 else -1
     condition = builder.source(rest[-1], 1)
-    key = ("bar", instruction.line)
+    key = f"bar at {instruction.line}"
 
     def step(warp: Warp, registers: Registers) -> object:
         barrier = _named(warp, uniform(registers[number], warp))
@@ -86,7 +87,7 @@ def _arrive(warp: Warp, barrier: NamedBarrier, expected: int, vote: tuple[int, i
     warp.grid.progress += 1
 
 
-def _wait(warp: Warp, barrier: NamedBarrier, key: object, expected: int, vote: tuple[int, int]) -> object:
+def _wait(warp: Warp, barrier: NamedBarrier, key: str, expected: int, vote: tuple[int, int]) -> object:
     generation = warp.groups.get(key)
     if generation is None:
         generation = barrier.generation
@@ -176,7 +177,7 @@ def _elect(builder: Builder, instruction: Instruction) -> Step:
         warp.require(mask, "elect.sync")
         leader = _leader(warp, mask & warp.live)
         write_lane(warp, registers, leader)
-        write_elected(warp, registers, LANE_INDEX == leader if warp.mask & (warp.mask - 1) else True)
+        write_elected(warp, registers, np.equal(LANE_INDEX, leader) if warp.mask & (warp.mask - 1) else True)
 
     return step
 

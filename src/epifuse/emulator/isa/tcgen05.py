@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tcgen05 (PTX ISA, "TensorCore 5th Generation Family Instructions"): allocation, loads, stores, commits, fences."""
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _alloc(builder: Builder, instruction: Instruction) -> Step:
     ctas = _group(instruction)
     locate = address(builder, require_address(builder, instruction, 0), 32)
     count = builder.source(instruction.operands[1])
-    key = ("tcgen05.alloc", instruction.line)
+    key = f"tcgen05.alloc at {instruction.line}"
 
     def step(warp: Warp, registers: Registers) -> object:
         warp.require(0xFFFFFFFF, "tcgen05.alloc")
@@ -110,7 +111,7 @@ def _dealloc(builder: Builder, instruction: Instruction) -> Step:
     check_modifiers(builder, instruction, {"dealloc", *_GROUPS, "sync", "aligned", "b32"})
     ctas = _group(instruction)
     start_slot, count = (builder.source(operand) for operand in instruction.operands)
-    key = ("tcgen05.dealloc", instruction.line)
+    key = f"tcgen05.dealloc at {instruction.line}"
 
     def step(warp: Warp, registers: Registers) -> object:
         warp.require(0xFFFFFFFF, "tcgen05.dealloc")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tcgen05.mma (PTX ISA, "TensorCore 5th Generation: MMA"): kinds f16, tf32, f8f6f4 and i8, with one or two CTAs."""
 
 from __future__ import annotations
@@ -206,8 +207,8 @@ def _enabled_lanes(masks: list[int], ctas: int) -> list[Array | None]:
 class _Accumulator:
     """One CTA's part of D: which lanes and columns hold which rows and columns of the product.
 
-    M 128 (256 with two CTAs): lane is row. M 64: 16 rows in each quarter of 32 lanes, at the address's lane. M 128 with two
-    CTAs: 64 rows, the second half of N in lanes 64 to 127.
+    M 128 (256 with two CTAs): lane is row. M 64: 16 rows in each quarter of 32 lanes, at the address's lane. M 128 with
+    two CTAs: 64 rows, the second half of N in lanes 64 to 127.
     """
 
     def __init__(self, cta: Cta, address: int, shape: MmaShape, ctas: int) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order of tcgen05 operations that one thread issues: carried out in turn, and published by commits."""
 
 from __future__ import annotations

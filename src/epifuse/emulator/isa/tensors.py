@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boxes of tensors: between global memory with its bounds and shared memory with its swizzle (PTX ISA, "Tensors")."""
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
 """wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions").
 
-Each of the four warps of a warpgroup computes its 16 rows of the 64. A product is carried out, and its registers are written,
-at the latest when its group is waited for.
+Each of the four warps of a warpgroup computes its 16 rows of the 64. A product is carried out, and its registers are
+written, at the latest when its group is waited for.
 """
 
 from __future__ import annotations
@@ -64,9 +65,7 @@ def _form(builder: Builder, instruction: Instruction, scales: list[int]) -> _For
     modifiers = instruction.modifiers
     shape = next((m for m in modifiers if m.startswith("m64n")), "m64n0k0")
     d_type, a_type, b_type = modifiers[-3:]
-    check_modifiers(
-        builder, instruction, {"mma_async", "sync", "aligned", shape, "satfinite", d_type, a_type, b_type}
-    )
+    check_modifiers(builder, instruction, {"mma_async", "sync", "aligned", shape, "satfinite", d_type, a_type, b_type})
     n, k = (int(part) for part in shape.removeprefix("m64n").split("k"))
     if a_type not in _BYTES or b_type not in _BYTES or d_type not in ("f16", "f32", "s32"):
         raise builder.unknown(instruction)
@@ -74,9 +73,7 @@ def _form(builder: Builder, instruction: Instruction, scales: list[int]) -> _For
         raise builder.unknown(instruction, f"shape {shape}")
     a_scale, b_scale, a_transposed, b_transposed = (*scales, *(1, 1, 0, 0)[len(scales) :])
     negate = (a_scale == -1) != (b_scale == -1)
-    return _Form(
-        n, k, d_type, a_type, b_type, not a_transposed, not b_transposed, negate, instruction.has("satfinite")
-    )
+    return _Form(n, k, d_type, a_type, b_type, not a_transposed, not b_transposed, negate, instruction.has("satfinite"))
 
 
 def _constants(operands: tuple[Operand, ...]) -> list[int]:
@@ -100,7 +97,6 @@ def _mma_async(builder: Builder, instruction: Instruction) -> Step:
 
     def step(warp: Warp, registers: Registers) -> None:
         warp.require(0xFFFFFFFF, "wgmma.mma_async")
-        groups = _groups(warp)
         operation = warp.start("wgmma.mma_async")
         operation.holds_shared = True
         left: Callable[[], Array]
@@ -110,7 +106,11 @@ def _mma_async(builder: Builder, instruction: Instruction) -> Step:
         else:
             left = _operand(warp, operation, uniform(registers[a_slots[0]], warp), form, is_a=True)
         right = _operand(warp, operation, uniform(registers[b_slot], warp), form, is_a=False)
-        accumulate = bool(uniform(registers[scale_slot], warp)) if not isinstance(registers[scale_slot], bool) else registers[scale_slot]
+        accumulate = (
+            bool(uniform(registers[scale_slot], warp))
+            if not isinstance(registers[scale_slot], bool)
+            else registers[scale_slot]
+        )
 
         def carry_out() -> None:
             product = left() @ right().T

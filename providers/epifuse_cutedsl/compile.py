@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from epifuse import tile_order
 from epifuse.runtime.cache import KernelImage, default_cache
 from epifuse.target import TargetSm
 from epifuse_cutedsl import compat
@@ -107,6 +108,6 @@ def versions() -> tuple[str, ...]:
     except importlib.metadata.PackageNotFoundError:
         dsl = "unknown"
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in [*sorted(Path(__file__).parent.rglob("*.py")), Path(tile_order.__file__)]:
         digest.update(path.read_bytes())
     return (dsl, digest.hexdigest())

@@ -21,7 +21,7 @@ from epifuse.operator import MetadataFilter, Operator
 from epifuse.runtime.artifact import CompiledArtifact
 from epifuse.status import Status
 from epifuse.target import TargetSm
-from epifuse.utils.device import device_or_env_target_sm, target_of_device
+from epifuse.utils.device import target_of_operands
 from epifuse.workspace import AllocationRequirement, Workspace
 from epifuse_cutedsl.compile import image_of
 from epifuse_cutedsl.configs import model
@@ -202,9 +202,7 @@ class _Launch:
 
 def _target(args: GemmArguments) -> TargetSm | None:
     """The GPU that runs these arguments when no target is named."""
-    if args.device == "cpu":
-        return device_or_env_target_sm()
-    return target_of_device(args.A.device) or device_or_env_target_sm()
+    return target_of_operands(args.A.device)
 
 
 def _metadata(config: Sm80Config, group: int, args: GemmArguments) -> OperatorMetadata:

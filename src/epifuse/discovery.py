@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from epifuse import emulator
 from epifuse.arguments import GemmArguments, RuntimeArguments
 from epifuse.errors import Place, UnsupportedError
 from epifuse.metadata import OperatorMetadata
@@ -17,7 +16,7 @@ from epifuse.operator import Operator
 from epifuse.provider import Provider, available_providers
 from epifuse.status import Status
 from epifuse.target import TargetLike, TargetSm
-from epifuse.utils.device import device_or_env_target_sm, target_of_device
+from epifuse.utils.device import target_of_operands
 
 _CACHE_SIZE = 4096
 _cache: OrderedDict[tuple[Any, ...], tuple[Operator, ...]] = OrderedDict()
@@ -76,10 +75,7 @@ def resolve_target(args: RuntimeArguments | None, target: TargetSm | None) -> Ta
     """The GPU target that is meant: the given one, else that of the operands' device; None means the CPU."""
     if target is not None or not isinstance(args, GemmArguments):
         return target
-    if args.device == "cpu":
-        chip = emulator.active()
-        return None if chip is None else TargetSm.ensure(chip.name)
-    return target_of_device(args.A.device) or device_or_env_target_sm()
+    return target_of_operands(args.A.device)
 
 
 def _generated(

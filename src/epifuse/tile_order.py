@@ -16,8 +16,8 @@ def tile_of(pid: Any, tiles_m: Any, tiles_n: Any, group: Any) -> tuple[Any, Any]
     per_group = group * tiles_n
     index = pid // per_group
     first = index * group
-    over = tiles_m - first - group
-    size = group + (over & (over >> 31))  # min(group, tiles_m - first)
+    left = tiles_m - first
+    size = group + (left - group) * (left < group)  # min(group, left), also in unsigned integers
     inner = pid - index * per_group
     column = inner // size
     return first + inner - column * size, column

@@ -90,6 +90,7 @@ def test_an_element_too_far_is_reported_with_its_place_and_the_process_goes_on(o
 
 VENDOR = [
     ("80", "Sm80TensorOpGemmOperator"),
+    ("90a", "Sm90StaticPersistentGemmOperator"),
     ("100a", "PersistentDenseGemmOperator"),
     ("100a", "PersistentDenseGemmEFCOperator"),
 ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .clocks import Clock, Dimensions, event
+from .clocks import EPOCH_BITS, Clock, Dimensions, event
 from .reports import BarrierError
 
 MAX_COUNT = (1 << 20) - 1
@@ -31,6 +31,7 @@ def _wake_all(sleepers: list[Sleeper]) -> None:
 class Mbarrier:
     """An mbarrier object: arrivals and transaction bytes pending in the current phase.
 
+    `outside` holds the last event of each asynchronous operation or other CTA that signalled it, by dimension.
     `created` is the event of its initialisation. `phase` counts the completed phases. `completed` is what everyone has
     published who arrived in them.
     """
@@ -40,6 +41,7 @@ class Mbarrier:
         "count",
         "created",
         "dimension",
+        "outside",
         "pending",
         "phase",
         "publishing",
@@ -56,6 +58,7 @@ class Mbarrier:
         self.phase = 0
         self.dimension = dimensions.new(name)
         self.created = 0
+        self.outside: dict[int, int] = {}
         self.completed = Clock()
         self.publishing = Clock()
         self.sleepers: list[Sleeper] = []
@@ -69,8 +72,13 @@ class Mbarrier:
         """Whether the phase of this parity is the last completed one."""
         return (self.phase + 1) & 1 == parity & 1
 
-    def arrive(self, count: int, clock: Clock | None, drop: int = 0) -> None:
-        """`count` arrivals that publish `clock`; `drop` of them also leave for good."""
+    def arrive(self, count: int, clock: Clock | None, drop: int = 0, outside: int = 0) -> None:
+        """`count` arrivals that publish `clock`; `drop` of them also leave for good.
+
+        `outside` is the event of an arrival by another CTA or an asynchronous operation.
+        """
+        if outside:
+            self.outside[outside >> EPOCH_BITS] = outside
         if count > self.pending:
             raise BarrierError(f"{count} arrivals on an mbarrier that expects {self.pending} more of {self.count}")
         if clock is not None:
@@ -86,6 +94,7 @@ class Mbarrier:
 
     def transact(self, transactions: int, clock: Clock | None) -> None:
         """That many bytes have come."""
+        self.outside[self.dimension] = self.event
         if clock is not None:
             self.publishing.join(clock)
         self.transactions -= transactions

@@ -7,7 +7,7 @@ accesses, and for those that a proxy fence has made visible to the asynchronous 
 Model", "Proxies").
 
 An asynchronous operation stamps what it touches with an event of the dimension IN_FLIGHT, which no clock ever knows.
-Once it is clear on which barrier phase or group it completes, that stamp is replaced by the event of the phase or group.
+Once it is clear on which barrier phase or group it completes, that stamp is replaced by the event of that.
 """
 
 from __future__ import annotations

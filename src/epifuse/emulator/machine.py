@@ -11,11 +11,12 @@ import numpy as np
 
 from .chips import Chip
 from .chips import chip as find_chip
+from .clocks import Clock
 from .lanes import LANE_INDEX, LANES, Array, Value
 from .memory import HostMemory
 from .operations import Queue
 from .program import build
-from .reports import LaunchError, Place, RaceError, TensorMemoryError
+from .reports import ExecutionError, LaunchError, Place, RaceError
 from .scheduler import Scheduler
 from .shared import CTA_SHIFT, RESERVED_BYTES
 from .state import Cluster, Cta, Grid, Index3, Options, Warp
@@ -186,10 +187,16 @@ def _finish(cluster: Cluster) -> list[WarpCounts]:
             what = f"the CTA ended while shared memory was in use by a copy: {operation.describe()}"
             raise RaceError(what, operation.place)
     for cta in cluster.ctas:
-        leaked = cta.tensor_memory.leaked() if cta.tensor_memory is not None else ""
-        if leaked:
-            place = Place(cluster.grid.program.name, cta.index)
-            raise TensorMemoryError(f"the CTA ended with tensor memory allocated: {leaked}", place)
+        place = Place(cluster.grid.program.name, cta.index)
+        known = Clock()
+        for warp in cta.warps:
+            known.join(warp.clock)
+        try:
+            cta.shared.check_ended(known)
+            if cta.tensor_memory is not None:
+                cta.tensor_memory.check_ended()
+        except ExecutionError as error:
+            raise error.located(place) from None
     return [
         WarpCounts(warp.cta.index, warp.index, warp.instructions, warp.waits, warp.bytes_moved)
         for warp in cluster.warps

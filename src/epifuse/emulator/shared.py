@@ -152,6 +152,26 @@ class SharedMemory:
             part = shadow[words]
             shadow[words] = np.where(part == stamp, event, part)
 
+    def check_ended(self, clock: Clock) -> None:
+        """Raise RaceError if an asynchronous operation or another CTA may still use the memory when its CTA ends.
+
+        `clock` is what the CTA's warps know together at their ends.
+        """
+        if not self.strict:
+            return
+        for shadow in (self._async_reader, np.where(self._async_written, self._writer, 0)):
+            changes = shadow[np.flatnonzero(np.diff(shadow, prepend=0))]
+            for number in set(changes.tolist()):
+                if number and not clock.knows(number):
+                    used = self.dimensions.describe(number)
+                    raise RaceError(f"the CTA of rank {self.rank} may end before its shared memory is free of {used}")
+        for offset, barrier in self.barriers.items():
+            if not all(clock.knows(number) for number in barrier.outside.values()):
+                raise RaceError(
+                    f"the CTA of rank {self.rank} may end before its mbarrier at shared offset {offset:#x} is signalled "
+                    "by an asynchronous operation or another CTA"
+                )
+
     # -- checks --------------------------------------------------------------------------------------------------
 
     def _check_overwrite(self, agent: Agent, words: Words, narrow: bool) -> None:

@@ -21,6 +21,7 @@ class TensorMemory:
         self.cells: Array = np.zeros((LANES, columns), np.uint32)
         self.owner = np.zeros(columns, np.bool_)
         self.permitted = True
+        self.used = False
         self.granted: list[int] = []
         """First columns allocated for warps that have not yet been told."""
         self._dimensions = dimensions
@@ -39,6 +40,7 @@ class TensorMemory:
         """Take columns; their contents are unwritten."""
         self.owner[start : start + columns] = True
         self.allocations[start] = columns
+        self.used = True
         self._writer[:, start : start + columns] = 0
         for readers in self._readers.values():
             readers[:, start : start + columns] = 0
@@ -52,9 +54,23 @@ class TensorMemory:
         del self.allocations[start]
         self.owner[start : start + columns] = False
 
+    def check_unused(self, agent: Agent, start: int, columns: int) -> None:
+        """Raise RaceError unless every access to the columns is ordered before `agent`, which is about to free them."""
+        span = (slice(0, 8), slice(start, start + columns))
+        self._check(agent, self._writer[span], "dealloc", "write")
+        for readers in self._readers.values():
+            self._check(agent, readers[span], "dealloc", "read")
+
     def leaked(self) -> str:
         """The allocations that exist, in words; empty if none."""
         return ", ".join(f"{count} columns from {start}" for start, count in sorted(self.allocations.items()))
+
+    def check_ended(self) -> None:
+        """Raise TensorMemoryError if the CTA ends with columns allocated, or without giving up the right to allocate."""
+        if self.allocations:
+            raise TensorMemoryError(f"the CTA ended with tensor memory allocated: {self.leaked()}")
+        if self.used and self.permitted:
+            raise TensorMemoryError("the CTA allocated tensor memory and ended without tcgen05.relinquish_alloc_permit")
 
     def check(self, first_column: int, columns: int) -> None:
         """Raise TensorMemoryError unless the columns are allocated."""

@@ -28,6 +28,14 @@ def device_or_env_target_sm(device: int = 0) -> TargetSm | None:
     return target_of_device(torch.device("cuda", device))
 
 
+def target_of_operands(device: torch.device) -> TargetSm | None:
+    """The target that operands on ``device`` mean: their GPU's; on the CPU the emulated GPU's, None without one."""
+    if device.type == "cpu":
+        chip = emulator.active()
+        return None if chip is None else TargetSm.ensure(chip.name)
+    return target_of_device(device) or device_or_env_target_sm()
+
+
 def target_of_device(device: torch.device) -> TargetSm | None:
     """The target of a real CUDA device; None where torch finds no such device."""
     if device.type != "cuda" or not torch.cuda.is_available():

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import cutlass
-from cutlass import Int32, Int64, Uint8, cute
+from cutlass import Int32, Int64, Uint8, Uint32, cute
 from cutlass.cute import arch
 
 from epifuse.dtypes import DType
@@ -101,8 +101,7 @@ class Sm80Gemm:
         _, _, m, n, k, batches, _, _, _, _, _, _, tiles_m, tiles_n, group = parameters[: len(PARAMETERS)]
         thread = arch.thread_idx()[0]
         pid = arch.block_idx()[0]
-        batch = pid // (tiles_m * tiles_n)
-        tile_m, tile_n = tile_of(pid - batch * (tiles_m * tiles_n), tiles_m, tiles_n, group)
+        batch, tile_m, tile_n = place_of(pid, tiles_m, tiles_n, group)
         origin_m, origin_n = tile_m * self.config.tile_m, tile_n * self.config.tile_n
         base = arch.get_dyn_smem(Uint8, alignment=ALIGNMENT_BYTES).toint()
         ring = self._ring(parameters, thread, base, origin_m, origin_n, batch)
@@ -169,6 +168,14 @@ class Sm80Gemm:
         left = m - tile.m0 if self.stage.axis == "n" else n - tile.n0
         steps = (left + (self.stage.lines_per_step - 1)) // self.stage.lines_per_step
         return cutlass.select_(steps < self.stage.steps, steps, Int32(self.stage.steps))
+
+
+def place_of(pid: Any, tiles_m: Any, tiles_n: Any, group: Any) -> tuple[Any, Any, Any]:
+    """Batch and tile of a CTA, all Int32."""
+    pid, tiles_m, tiles_n, group = Uint32(pid), Uint32(tiles_m), Uint32(tiles_n), Uint32(group)
+    batch = pid // (tiles_m * tiles_n)
+    tile_m, tile_n = tile_of(pid - batch * (tiles_m * tiles_n), tiles_m, tiles_n, group)
+    return Int32(batch), Int32(tile_m), Int32(tile_n)
 
 
 @cute.jit

@@ -153,7 +153,7 @@ def _arrive(builder: Builder, instruction: Instruction) -> Step:
                 warp.grid.queue.run_stream(("cp.async", warp, group))
             for copy, memory, words in waited:
                 memory.settle(words, copy.stamp, barrier.event)
-            barrier.arrive(lanes, operation.clock)
+            barrier.arrive(lanes, operation.clock, outside=barrier.event)
             warp.grid.progress += 1
 
         warp.grid.queue.add(("cp.async arrive", warp, operation.stamp), operation.on_run(complete))

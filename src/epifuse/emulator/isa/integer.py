@@ -217,11 +217,14 @@ def unary(builder: Builder, instruction: Instruction) -> Step:
     if compute is None:
         raise builder.unknown(instruction)
     target = builder.target(instruction.operands[0])
+    dtype: Any = target.dtype
     vectors: dict[str, Callable[[Any], Any]] = {
         "neg": lambda a: (~a) + a.dtype.type(1),
         "abs": lambda a: np.abs(a.view(SIGNED[bits])).view(a.dtype),
     }
-    vector = vectors.get(instruction.opcode, lambda a: np.array([compute(int(x)) for x in a], target.dtype))
+    vector = vectors.get(
+        instruction.opcode, lambda a: np.array([per_lane[instruction.opcode](int(x)) for x in a], dtype)
+    )
 
     def apply(a: Value) -> Value:
         return compute(a) if type(a) is int else vector(a)

@@ -12,7 +12,7 @@ from ..builder import BLOCKED, Builder, Handler, Registers, Step, check_modifier
 from ..clocks import event
 from ..lanes import LANES, Value, mask_of
 from ..reports import BarrierError
-from ..shared import Agent, word_range
+from ..shared import CTA_SHIFT, Agent, word_range
 from ..state import Warp
 from ..syntax import Address, Discard, Instruction
 from .addressing import address, check_aligned, require_address, shared_at
@@ -109,6 +109,7 @@ def _arrive(builder: Builder, instruction: Instruction) -> Step:
     cluster, relaxed = instruction.has("shared::cluster"), instruction.has("relaxed")
 
     def step(warp: Warp, registers: Registers) -> None:
+        stamp = warp.stamp
         clock = None if relaxed else warp.release()
         for where, value, lanes in _per_lane(warp, locate(registers), registers[number]):
             barrier = barrier_at(warp, where, cluster)
@@ -117,7 +118,7 @@ def _arrive(builder: Builder, instruction: Instruction) -> Step:
             if expects:
                 barrier.expect(value * lanes)
             count = lanes if expects else value * lanes
-            barrier.arrive(count, clock, count if drops else 0)
+            barrier.arrive(count, clock, count if drops else 0, stamp if where >> CTA_SHIFT != warp.cta.rank else 0)
         warp.grid.progress += 1
 
     return step

@@ -122,6 +122,7 @@ def _dealloc(builder: Builder, instruction: Instruction) -> Step:
                 return BLOCKED
             del warp.groups[key]
             return None
+        state.check_unused(warp, start & 0xFFFF, columns)
         members = _meet(warp, "tcgen05.dealloc", ctas, columns)
         if members is None:
             warp.groups[key] = True
@@ -160,13 +161,14 @@ def _commit(builder: Builder, instruction: Instruction) -> Step:
         for target in targets:
             barrier_at(warp, target, True)
         pipe = pipe_of(warp)
-        learned = pipe.commit()
+        known = pipe.commit()
         operation = warp.start("tcgen05.commit")
 
         def carry_out() -> None:
-            learned.join(operation.clock)
+            learned = operation.clock
+            learned.learn(known)
             for target in targets:
-                barrier_at(warp, target, True, operation).arrive(lanes, learned)
+                barrier_at(warp, target, True, operation).arrive(lanes, learned, outside=known)
             warp.grid.progress += 1
 
         warp.grid.queue.add(pipe.stream, operation.on_run(carry_out))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ..clocks import Clock, event
+from ..clocks import event
 from ..operations import Operation
 from ..reports import TensorMemoryError
 from ..state import Cta, Warp
@@ -35,17 +35,15 @@ class TensorPipe:
         """With the next commit, call `settle(*where, stamp, event)`."""
         self._settles.append((operation, settle, where))
 
-    def commit(self) -> Clock:
-        """Everything issued until now belongs to one more commit; what waiting for it teaches."""
+    def commit(self) -> int:
+        """Everything issued until now belongs to one more commit; its event."""
         self.commits += 1
         known = event(self.dimension, self.commits)
         for operation, settle, where in self._settles:
             settle(*where, operation.stamp, known)
         self._settles.clear()
         self.stamps.clear()
-        clock = Clock()
-        clock.learn(known)
-        return clock
+        return known
 
 
 def pipe_of(warp: Warp) -> TensorPipe:

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who computes ``relu(A @ B + bias)``: operators that discovery finds, or a learner's own function."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from epifuse.arguments import EpilogueArguments, GemmArguments
+from epifuse.discovery import explain, get_operators
+from epifuse.errors import EpifuseError
+from epifuse.fusion.activation import relu
+from epifuse.metadata import OperatorMetadata
+from epifuse.target import TargetLike
+
+BLOCK_N, BLOCK_K = 64, 32
+"""Tile of the workshop along N and K; M's is chosen among ``BLOCKS_M``."""
+BLOCKS_M = (16, 32, 64)
+GROUPS = (1, 4, 8)
+
+
+def bias_relu(accum: Any, bias: Any) -> Any:
+    """The workshop's epilogue."""
+    D = relu(accum + bias)
+    return D
+
+
+class CheckError(EpifuseError, ValueError):
+    """A check cannot be made: a file without the function, a device that is not there."""
+
+    advice = "`python -m epifuse check --help` lists what can be checked."
+
+
+class RefusedError(Exception):
+    """No operator serves a problem; the reasons are the text."""
+
+
+class Subject(Protocol):
+    """Something that writes ``relu(a @ b + bias)``, rounded once, to ``out``."""
+
+    name: str
+    tile: tuple[int, int, int]
+
+    def run(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Compute; the tensor that holds the result (``out`` where it could be handed over)."""
+
+
+def fused(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> GemmArguments:
+    """The arguments of the workshop's GEMM."""
+    epilogue = EpilogueArguments(bias_relu, bias=bias, D=out)
+    return GemmArguments(a, b, out, accumulator_type=torch.float32, epilogue=epilogue)
+
+
+def describe(metadata: OperatorMetadata) -> str:
+    """An operator's family and what its design says, for people."""
+    family = metadata.operator_class.__name__
+    shape = getattr(metadata.design, "tile_shape", ())
+    parts = [family]
+    if shape:
+        parts.append("tile " + "x".join(map(str, shape)))
+    for field in ("num_smem_stages", "group"):
+        value = getattr(metadata.design, field, None)
+        if value is not None:
+            parts.append(f"{field.removeprefix('num_smem_')} {value}")
+    return ", ".join(parts)
+
+
+def identity(metadata: OperatorMetadata) -> tuple[Any, ...]:
+    """What makes an operator the same one for another problem: its family and its design."""
+    return (metadata.operator_class, repr(metadata.design))
+
+
+@dataclass(frozen=True)
+class OperatorSubject:
+    """The operators of one family and design, whatever the problem."""
+
+    key: tuple[Any, ...]
+    name: str
+    tile: tuple[int, int, int]
+    target: TargetLike = None
+
+    def run(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Find the operator for this problem and run it."""
+        self.run_arguments(fused(a, b, bias, out))
+        return out
+
+    def run_arguments(self, args: GemmArguments) -> None:
+        """Run any GEMM.
+
+        Raises:
+            RefusedError: no operator of this design serves it.
+        """
+        found = get_operators(args, lambda metadata: identity(metadata) == self.key, target_sm=self.target, limit=1)
+        if not found:
+            raise RefusedError(str(explain(args, target_sm=self.target)))
+        found[0].run(args)
+        if args.A.device.type == "cuda":
+            torch.cuda.synchronize(args.A.device)
+
+
+def operators(args: GemmArguments, target: TargetLike, limit: int) -> list[OperatorSubject]:
+    """The designs that serve ``args``, best first; all of them where ``limit`` is 0."""
+    found: dict[tuple[Any, ...], OperatorSubject] = {}
+    for operator in get_operators(args, target_sm=target):
+        metadata = operator.metadata
+        shape = tuple(getattr(metadata.design, "tile_shape", ())) or (BLOCKS_M[-1], BLOCK_N, BLOCK_K)
+        key = identity(metadata)
+        found.setdefault(key, OperatorSubject(key, describe(metadata), shape[:3], target))  # type: ignore[arg-type]
+    subjects = list(found.values())
+    return subjects[:limit] if limit else subjects
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A learner's file: the function, and its ``tile_of`` where it has one."""
+
+    path: Path
+    function: Callable[..., Any]
+    tile_of: Callable[..., Any] | None
+    takes_out: bool
+
+
+@dataclass(frozen=True)
+class LearnerSubject:
+    """A learner's function with one ``block_m`` and ``group``."""
+
+    lesson: Lesson
+    block_m: int
+    group: int
+
+    @property
+    def name(self) -> str:
+        """The file's name and the configuration."""
+        return f"{self.lesson.path.name}, block_m {self.block_m}, group {self.group}"
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """The workshop's tile."""
+        return (self.block_m, BLOCK_N, BLOCK_K)
+
+    def run(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Call the function; what it returned, or ``out`` where it returned nothing."""
+        extra = {"out": out} if self.lesson.takes_out else {}
+        result = self.lesson.function(a, b, bias, self.block_m, self.group, **extra)
+        if a.device.type == "cuda":
+            torch.cuda.synchronize(a.device)
+        if result is None and self.lesson.takes_out:
+            return out
+        if not isinstance(result, torch.Tensor):
+            raise TypeError(f"fused_gemm returned {type(result).__name__}, not a tensor")
+        return result
+
+
+def load_lesson(path: Path) -> Lesson:
+    """The learner's ``fused_gemm(A, B, bias, block_m, group)`` in a file, which is imported.
+
+    Raises:
+        CheckError: there is no such file or function, or it takes other parameters.
+    """
+    if not path.is_file():
+        raise CheckError(f"There is no file {str(path)!r}.", advice="Start from examples/workshop/starter.py.")
+    name = f"_lesson_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise CheckError(f"{path} is no Python file.", advice="Start from examples/workshop/starter.py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    function = getattr(module, "fused_gemm", None)
+    if not callable(function):
+        raise CheckError(f"{path} has no function fused_gemm.", advice="Start from examples/workshop/starter.py.")
+    parameters = list(inspect.signature(function).parameters)
+    if parameters[:5] != ["A", "B", "bias", "block_m", "group"]:
+        raise CheckError(
+            f"fused_gemm takes ({', '.join(parameters)}).",
+            advice="It is called as fused_gemm(A, B, bias, block_m, group), and with out=... where it has that parameter.",
+        )
+    tile_of = getattr(module, "tile_of", None)
+    return Lesson(path, function, tile_of if callable(tile_of) else None, "out" in parameters)

@@ -14,7 +14,7 @@ from epifuse import emulator
 from epifuse.errors import UnsupportedError
 from epifuse.runtime.cache import KernelImage
 from epifuse.runtime.emulated import EmulatedKernel
-from epifuse.runtime.launch import LoadedKernel, current_stream, stream_address
+from epifuse.runtime.launch import LoadedKernel, PreparedLaunch, current_stream, stream_address
 
 
 class Launcher:
@@ -26,13 +26,13 @@ class Launcher:
         self._loaded: LoadedKernel | None = None
         self._emulated: EmulatedKernel | None = None
 
-    def on_gpu(self, device: int, stream: int, grid: Sequence[int], values: Sequence[Any]) -> None:
-        """Launch on a stream of a CUDA device."""
+    def prepare(self, device: int, grid: Sequence[int], values: Sequence[Any]) -> PreparedLaunch:
+        """A launch on a CUDA device, ready but for its stream."""
         loaded = self._loaded
         if loaded is None:
             with self._lock:
                 loaded = self._loaded = self._loaded or LoadedKernel(self.image)
-        loaded(device, stream, grid, values)
+        return loaded.prepare(device, grid, values)
 
     def emulated(self, grid: Sequence[int], values: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
         """Run in the emulated device that is entered.

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-import torch
+from collections import OrderedDict
+from typing import Any, cast
 
 from epifuse.arguments import EpilogueArguments, GemmArguments
 from epifuse.errors import UnsupportedError
@@ -19,33 +17,27 @@ from epifuse.metadata import (
 )
 from epifuse.operator import MetadataFilter, Operator
 from epifuse.runtime.artifact import CompiledArtifact
+from epifuse.runtime.rounding import tf32_allowed
 from epifuse.status import Status
 from epifuse.target import TargetSm
 from epifuse.utils.device import target_of_operands
-from epifuse.workspace import AllocationRequirement, Workspace
+from epifuse.workspace import AllocationRequirement
 from epifuse_cutedsl.compile import image_of
 from epifuse_cutedsl.configs import model
 from epifuse_cutedsl.configs.sm80 import Sm80Config, configurations
 from epifuse_cutedsl.fuse import workspace as reductions
 from epifuse_cutedsl.fuse.fragment import KernelFacts
-from epifuse_cutedsl.fuse.params import parameters, traits_of, values, wanted_run
-from epifuse_cutedsl.launch import Launcher, on_stream, zeroed_workspace
-from epifuse_cutedsl.operands import kind_of, main_traits, strides_mkl
+from epifuse_cutedsl.fuse.params import parameters, traits_of, wanted_run
+from epifuse_cutedsl.gemm_launch import Compiled, GemmLaunch
+from epifuse_cutedsl.launch import Launcher
+from epifuse_cutedsl.operands import kind_of, main_traits
 from epifuse_cutedsl.provider import CuTeDSLProvider
 from epifuse_cutedsl.support import refusal
 
 GROUPS = (1, 4, 8)
 _MAIN_CODES = tuple("qqiiiiqqqqqqiii")
 """Struct codes of ``kernels.sm80.kernel.PARAMETERS``."""
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """An image with what a launch needs beside it."""
-
-    launcher: Launcher
-    epilogue_traits: Any
-    folds_batches: bool
+_ARTIFACTS_KEPT = 256
 
 
 @CuTeDSLProvider.register
@@ -55,14 +47,18 @@ class Sm80GemmOperator(Operator):
     supported_args_type = GemmArguments
     designed_for_min_cc = 80
 
-    __slots__ = ("_artifacts", "_last", "config", "group")
+    __slots__ = ("_artifacts", "config", "group")
 
     def __init__(self, metadata: OperatorMetadata, config: Sm80Config, group: int, *, accepted: object = None) -> None:
         super().__init__(metadata, accepted=accepted)
         self.config = config
         self.group = group
-        self._artifacts: dict[Any, CompiledArtifact] = {}
-        self._last: tuple[GemmArguments, CompiledArtifact, _Launch] | None = None
+        self._artifacts: OrderedDict[Any, CompiledArtifact] = OrderedDict()
+
+    def _supports_now(self, args: GemmArguments) -> Status:
+        if self.config.kind == "tf32" and not tf32_allowed():
+            return Status.fail("The operator multiplies in TF32, which torch's switch does not allow now")
+        return Status.success()
 
     def _supports(self, args: GemmArguments, target_sm: TargetSm | None = None) -> Status:
         reason = refusal(args, target_sm)
@@ -103,9 +99,9 @@ class Sm80GemmOperator(Operator):
         return made
 
     def _compile(self, args: GemmArguments, target_sm: TargetSm | None = None) -> CompiledArtifact:
-        last = self._last
-        if last is not None and last[0] is args and target_sm is None:
-            return last[1]
+        launch = args.memo.get(self)
+        if launch is not None and target_sm is None:
+            return cast("GemmLaunch", launch).artifact
         target = target_sm or _target(args)
         if target is None:
             raise UnsupportedError(
@@ -114,7 +110,10 @@ class Sm80GemmOperator(Operator):
         key = (args.key, target)
         artifact = self._artifacts.get(key)
         if artifact is None:
-            artifact = self._artifacts[key] = CompiledArtifact(_compiled(self.config, args, target), self, target)
+            artifact = CompiledArtifact(_compiled(self.config, args, target), self, target)
+            self._artifacts[key] = artifact
+            if len(self._artifacts) > _ARTIFACTS_KEPT:
+                self._artifacts.popitem(last=False)
         return artifact
 
     def _get_workspace_size(self, args: GemmArguments) -> AllocationRequirement:
@@ -124,80 +123,12 @@ class Sm80GemmOperator(Operator):
     def _run(
         self, args: GemmArguments, compiled_artifact: CompiledArtifact, stream: Any, workspace: Any = None
     ) -> None:
-        last = self._last
-        if last is not None and last[0] is args and last[1] is compiled_artifact:
-            launch = last[2]
-        else:
-            launch = _Launch(self.config, self.group, args, compiled_artifact.compiled_obj)
-            self._last = (args, compiled_artifact, launch)
+        launch = args.memo.get(self)
+        if launch is None or launch.artifact is not compiled_artifact:
+            workspace_bytes = _workspace(self.config, args)
+            launch = GemmLaunch(self.config, self.group, args, compiled_artifact, workspace_bytes)
+            args.memo[self] = launch
         launch(stream, workspace)
-
-
-class _Launch:
-    """Everything about launching one artifact for one ``GemmArguments`` that does not change from run to run."""
-
-    def __init__(self, config: Sm80Config, group: int, args: GemmArguments, compiled: Compiled) -> None:
-        if any(t is not None and t.address is None for t in (args.A.traits, *args.bound.load_traits)):
-            raise UnsupportedError(
-                "The arguments hold fake tensors, which have no data to compute with.",
-                advice="Discover and compile with fake tensors, then run with GemmArguments of real ones.",
-            )
-        self.args = args
-        self.compiled = compiled
-        self.device = args.A.device
-        m, n, k, batches = args.problem_size
-        tiles_m, tiles_n = -(-m // config.tile_m), -(-n // config.tile_n)
-        self.grid = (tiles_m * tiles_n * batches, 1, 1)
-        a, b = args.A.traits, args.B.traits
-        extents = [m, n, k, batches]
-        strides = [*strides_mkl(a, k_last=True), *strides_mkl(b, k_last=False)]
-        self.main = [args.A.data_ptr(), args.B.data_ptr(), *extents, *strides, tiles_m, tiles_n, group]
-        self.tiles = [tiles_m, tiles_n]
-        self.workspace_bytes, self.zero_bytes = _workspace(config, args)
-        self.host_scalars = any(isinstance(value, torch.Tensor) and value.device.type == "cpu" for value in args.loads)
-        self.numbers = self.main + values(args.bound, compiled.epilogue_traits)
-
-    def __call__(self, stream: Any, workspace: Any) -> None:
-        if not self.grid[0]:
-            _fill_identities(self.args)
-            return
-        numbers = self.numbers
-        if self.host_scalars:
-            numbers = self.main + values(self.args.bound, self.compiled.epilogue_traits)
-        if self.device.type == "cpu":
-            self._emulate(numbers)
-            return
-        index = self.device.index or 0
-        if torch.cuda.current_device() != index:
-            with torch.cuda.device(index):
-                self._launch(stream, workspace, numbers, index)
-        else:
-            self._launch(stream, workspace, numbers, index)
-
-    def _launch(self, stream: Any, workspace: Any, numbers: list[Any], index: int) -> None:
-        with on_stream(stream, index) as address:
-            if self.workspace_bytes:
-                memory = self._memory(workspace)
-                numbers = [*numbers, memory.data_ptr(), *self.tiles]
-            self.compiled.launcher.on_gpu(index, address, self.grid, numbers)
-
-    def _emulate(self, numbers: list[Any]) -> None:
-        bound = self.args.bound
-        tensors = [self.args.A.view, self.args.B.view, *bound.outputs]
-        tensors += [value for value in bound.loads if isinstance(value, torch.Tensor)]
-        if self.workspace_bytes:
-            memory = self._memory(None)
-            numbers = [*numbers, memory.data_ptr(), *self.tiles]
-            tensors.append(memory)
-        self.compiled.launcher.emulated(self.grid, numbers, tensors)
-
-    def _memory(self, workspace: Any) -> torch.Tensor:
-        given = workspace.data if isinstance(workspace, Workspace) else workspace
-        if isinstance(given, torch.Tensor) and given.numel() * given.element_size() >= self.workspace_bytes:
-            memory = given.view(-1).view(torch.uint8)
-            memory[: self.zero_bytes].zero_()
-            return memory
-        return zeroed_workspace(self.workspace_bytes, self.zero_bytes, self.device)
 
 
 def _target(args: GemmArguments) -> TargetSm | None:
@@ -266,18 +197,3 @@ def _compiled(config: Sm80Config, args: GemmArguments, target: TargetSm) -> Comp
     codes = (*_MAIN_CODES, *(param.code for param in parameters(plan, traits)))
     parts = ("sm80", config, a, b, accumulator, plan.key, traits, facts, folds)
     return Compiled(Launcher(image_of(parts, codes, target, make)), traits, folds)
-
-
-def _fill_identities(args: GemmArguments) -> None:
-    """The results of reductions over nothing; everything else of an empty problem is empty too."""
-    for reduce in args.plan.reduces:
-        output = args.outputs[reduce.destination]
-        if reduce.combine == "sum":
-            output.zero_()
-        elif reduce.combine == "mean":
-            output.fill_(float("nan") if reduce.dtype.is_float else 0)
-        else:
-            bound = reduce.dtype.lowest if reduce.combine == "max" else reduce.dtype.highest
-            infinite = float("-inf") if reduce.combine == "max" else float("inf")
-            exact = reduce.dtype.is_float and not reduce.dtype.saturates
-            output.fill_(infinite if exact else bound)

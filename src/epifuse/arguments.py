@@ -359,6 +359,11 @@ class GemmArguments(RuntimeArguments):
         return self.bound.outputs
 
     @cached_property
+    def memo(self) -> dict[Any, Any]:
+        """What operators keep about these arguments, by operator; gone with them, so it must not refer back to them."""
+        return {}
+
+    @cached_property
     def problem_size(self) -> GemmProblemSize:
         """M, N, K and L."""
         batch = self.A.shape[0] if len(self.A.shape) == 3 else 1

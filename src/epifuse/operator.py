@@ -65,12 +65,17 @@ class Operator(ABC):
     def supports(self, args: RuntimeArguments, target_sm: TargetLike = None) -> Status:
         """Whether the operator can be compiled and run with these arguments, and if not, why."""
         target = TargetSm.ensure(target_sm)
-        if target is None and self._accepted is not None and args.key == self._accepted:
-            return Status.success()
+        accepted = self._accepted
+        if target is None and accepted is not None and (args.key is accepted or args.key == accepted):
+            return self._supports_now(args)
         if not isinstance(args, self.supported_args_type):
             return Status.fail(f"Expected {self.supported_args_type.__name__}, got {type(args).__name__}")
         status = self._metadata.supports(args, target_sm=target)
-        return self._supports(args, target) if status else status
+        status = self._supports(args, target) if status else status
+        if status and target is None:
+            self._accepted = args.key
+            return self._supports_now(args)
+        return status
 
     @final
     def compile(self, args: RuntimeArguments, target_sm: TargetLike = None) -> CompiledArtifact:
@@ -142,6 +147,10 @@ class Operator(ABC):
 
     def _supports(self, args: Any, target_sm: TargetSm | None = None) -> Status:
         """What the metadata cannot say."""
+        return Status.success()
+
+    def _supports_now(self, args: Any) -> Status:
+        """What may change between two runs with equal arguments (a switch of torch's), asked at every run; cheap."""
         return Status.success()
 
     @classmethod

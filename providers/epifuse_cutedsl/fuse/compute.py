@@ -7,109 +7,87 @@ error is far below half a unit of a 16-bit output; the host sets it where no out
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import cutlass
-from cutlass import Boolean, Float32, Float64, Int32, cute
+from cutlass import Float64, Int32, cute
 
 from epifuse.dtypes import FLOAT32, FLOAT64, INT32, DType
-from epifuse_cutedsl.fuse.convert import pack, unpack
+from epifuse_cutedsl.fuse.convert import SCALARS, pack, unpack
+from epifuse_cutedsl.fuse.primitives import PRIMITIVES, Form, Instruction, Library, Operator
 from epifuse_cutedsl.kernels.ptx.asm import emit
 
 Emitter = Callable[[Sequence[Any], str, bool], Any]
-_TYPES = {"float32": Float32, "float64": Float64, "int32": Int32}
+"""From operands, the name of their dtype, and ``fast``, to the result."""
 
 
-def _operator(function: Callable[..., Any]) -> Emitter:
+def _of_operator(name: str) -> Emitter:
+    function = getattr(operator, name)
     return lambda operands, dtype, fast: function(*operands)
 
 
-def _ptx(f32: str, f64: str, s32: str, arity: int = 2) -> Emitter:
-    """An instruction by the operands' dtype; ``...`` stands for its operands."""
-    forms = {"float32": f32, "float64": f64, "int32": s32}
-    inputs = ", ".join(f"{{$r{i}}}" for i in range(arity))
-
+def _of_instruction(forms: Instruction) -> Emitter:
     def emit_one(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
-        return emit(f"{forms[dtype]} {{$w0}}, {inputs};", [_TYPES[dtype]], list(operands))[0]
+        form = {"float32": forms.f32, "float64": forms.f64, "int32": forms.s32}[dtype]
+        inputs = ", ".join(f"{{$r{i}}}" for i in range(len(operands)))
+        return emit(f"{form} {{$w0}}, {inputs};", [SCALARS[dtype]], list(operands))[0]
 
     return emit_one
 
 
-def _extreme(name: str) -> Emitter:
-    """``min`` or ``max`` that gives NaN where an operand is NaN; the ISA has no such form in float64."""
-    plain = _ptx(f"{name}.NaN.f32", "", f"{name}.s32")
+def _of_library(name: str) -> Emitter:
+    function = getattr(cute.math, name)
+    return lambda operands, dtype, fast: function(operands[0], fastmath=False)
 
-    def emit_one(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
-        if dtype != "float64":
-            return plain(operands, dtype, fast)
+
+def extreme(name: str, dtype: str, a: Any, b: Any) -> Any:
+    """``min`` or ``max`` that gives NaN where an operand is NaN; the ISA has no such form in float64."""
+    if dtype == "float64":
         body = (
             f"{{\n.reg .pred p;\n.reg .f64 t;\n{name}.f64 t, {{$r0}}, {{$r1}};\nsetp.nan.f64 p, {{$r0}}, {{$r1}};\n"
             "@p add.f64 t, {$r0}, {$r1};\nmov.b64 {$w0}, t;\n}"
         )
-        return emit(body, [Float64], list(operands))[0]
-
-    return emit_one
-
-
-def _divide(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
-    if dtype == "float32" and fast:
-        return emit("div.full.f32 {$w0}, {$r0}, {$r1};", [Float32], list(operands))[0]
-    return operands[0] / operands[1]
+        return emit(body, [Float64], [a, b])[0]
+    kind = {"float32": "NaN.f32", "int32": "s32", "int64": "s64"}[dtype]
+    return emit(f"{name}.{kind} {{$w0}}, {{$r0}}, {{$r1}};", [SCALARS[dtype]], [a, b])[0]
 
 
-def _reciprocal(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
+def emit_minimum(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
+    """The smaller one; NaN if either is NaN."""
+    return extreme("min", dtype, *operands)
+
+
+def emit_maximum(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
+    """The larger one; NaN if either is NaN."""
+    return extreme("max", dtype, *operands)
+
+
+def emit_reciprocal(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
+    """1 / x; ``fast``: within one unit."""
     form = {"float32": "rcp.approx.f32" if fast else "rcp.rn.f32", "float64": "rcp.rn.f64"}[dtype]
-    return emit(f"{form} {{$w0}}, {{$r0}};", [_TYPES[dtype]], list(operands))[0]
+    return emit(f"{form} {{$w0}}, {{$r0}};", [SCALARS[dtype]], list(operands))[0]
 
 
-def _math(function: Callable[..., Any]) -> Emitter:
-    """A function of the DSL's mathematics library in its accurate form (at most 2 units in float32)."""
-    return lambda operands, dtype, fast: function(operands[0], fastmath=False)
+def emit_where(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
+    """The second operand where the first holds, else the third."""
+    return cutlass.select_(*operands)
 
 
-def _compare(function: Callable[[Any, Any], Any]) -> Emitter:
-    return lambda operands, dtype, fast: Boolean(function(operands[0], operands[1]))
-
-
-def _where(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
-    condition, a, b = operands
-    return cutlass.select_(condition, a, b)
-
-
-def _negate(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
-    return -operands[0]
+def _emitter(name: str, form: Form) -> Emitter | None:
+    if isinstance(form, Operator):
+        return _of_operator(form.name)
+    if isinstance(form, Instruction):
+        return _of_instruction(form)
+    if isinstance(form, Library):
+        return _of_library(form.name)
+    own: Emitter | None = globals().get(f"emit_{name}")
+    return own
 
 
 EMITTERS: dict[str, Emitter] = {
-    "add": _operator(lambda a, b: a + b),
-    "sub": _operator(lambda a, b: a - b),
-    "mul": _operator(lambda a, b: a * b),
-    "div": _divide,
-    "neg": _negate,
-    "multiply_add": _ptx("fma.rn.f32", "fma.rn.f64", "mad.lo.s32", 3),
-    "minimum": _extreme("min"),
-    "maximum": _extreme("max"),
-    "abs": _ptx("abs.f32", "abs.f64", "abs.s32", 1),
-    "floor": _ptx("cvt.rmi.f32.f32", "cvt.rmi.f64.f64", "mov.b32", 1),
-    "reciprocal": _reciprocal,
-    "sqrt": _ptx("sqrt.rn.f32", "sqrt.rn.f64", "", 1),
-    "rsqrt": _math(cute.math.rsqrt),
-    "exp": _math(cute.math.exp),
-    "exp2": _math(cute.math.exp2),
-    "log": _math(cute.math.log),
-    "log2": _math(cute.math.log2),
-    "sin": _math(cute.math.sin),
-    "cos": _math(cute.math.cos),
-    "tanh": _math(cute.math.tanh),
-    "erf": _math(cute.math.erf),
-    "less": _compare(lambda a, b: a < b),
-    "less_equal": _compare(lambda a, b: a <= b),
-    "greater": _compare(lambda a, b: a > b),
-    "greater_equal": _compare(lambda a, b: a >= b),
-    "equal": _compare(lambda a, b: a == b),
-    "not_equal": _compare(lambda a, b: a != b),
-    "where": _where,
+    name: emitter for name, form in PRIMITIVES.items() if (emitter := _emitter(name, form)) is not None
 }
 """Every primitive but ``cast`` (see ``cast``) and the column selectors, which move values and compute nothing."""
 
@@ -122,11 +100,11 @@ def cast(value: Any, source: DType, target: DType, compute: DType) -> Any:
     if target is source:
         return value
     words = pack([value], target, source)
-    carrier = FLOAT64 if target is FLOAT64 else (INT32 if target.is_integer else FLOAT32)
-    if target.is_integer and target.bytes < 4:
-        # A packed word may hold the clamped value without its sign extension: read it back as the dtype.
+    if target.bytes == 8:
+        return emit("mov.b64 {$w0}, {$r0};", [SCALARS[target.name]], words)[0]
+    if target.is_integer:
         return unpack(words, target, 1, INT32)[0]
-    narrow = unpack(words, target, 1, carrier)[0]
-    if carrier is FLOAT32 and compute is FLOAT64:
-        return emit("cvt.f64.f32 {$w0}, {$r0};", [Float64], [narrow])[0]
-    return narrow
+    carrier = unpack(words, target, 1, FLOAT32)[0]
+    if compute is FLOAT64:
+        return emit("cvt.f64.f32 {$w0}, {$r0};", [Float64], [carrier])[0]
+    return carrier

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Between memory and registers: elements packed in words to scalars of the compute dtype, and back, rounded once.
 
-Words are Int32 (Int64 for 8-byte elements); scalars are Float32, Float64, Int32 or Boolean. Conversions are the PTX
-ISA's ``cvt``; those to float8 need compute capability 8.9.
+Words are Int32 (Int64 for 8-byte elements); scalars are Float32, Float64, Int32, Boolean, or Int64 (a sum of
+integers). Conversions are the PTX ISA's ``cvt``; those to float8 need compute capability 8.9.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from cutlass import Boolean, Float32, Float64, Int32, Int64
 from epifuse.dtypes import INT32, DType
 from epifuse_cutedsl.kernels.ptx.asm import emit
 
-SCALARS = {"float32": Float32, "float64": Float64, "int32": Int32, "bool": Boolean}
+SCALARS = {"float32": Float32, "float64": Float64, "int32": Int32, "int64": Int64, "bool": Boolean}
 
 
 def per_word(dtype: DType) -> int:
@@ -125,58 +126,62 @@ def _quad(kind: str, values: Sequence[Any]) -> Any:
 
 
 def _float64_bits(value: Any, compute: DType) -> Any:
-    text = {"float64": "mov.b64", "float32": "cvt.f64.f32", "int32": "cvt.rn.f64.s32"}[compute.name]
-    return emit(f"{text} {{$w0}}, {{$r0}};", [Int64], [value])[0]
+    text = {"float64": "mov.b64", "float32": "cvt.f64.f32", "int32": "cvt.rn.f64.s32", "int64": "cvt.rn.f64.s64"}
+    return emit(f"{text[compute.name]} {{$w0}}, {{$r0}};", [Int64], [value])[0]
+
+
+# Instructions that cut a value to the float32 ``r`` next to it toward zero, and set ``p`` where something was cut off.
+_CUT = {
+    "float64": "mov.b64 x, {$r0};\ncvt.rz.f32.f64 r, x;\ncvt.f64.f32 y, r;\nsetp.neu.f64 p, x, y;",
+    "int32": "cvt.rn.f64.s32 x, {$r0};\ncvt.rz.f32.f64 r, x;\ncvt.f64.f32 y, r;\nsetp.neu.f64 p, x, y;",
+    "int64": "cvt.rz.f32.s64 r, {$r0};\ncvt.rzi.s64.f32 z, r;\nsetp.ne.s64 p, z, {$r0};",
+}
 
 
 def _narrowable(value: Any, dtype: DType, compute: DType) -> Any:
     """A Float32 whose own rounding to ``dtype`` is the only one: wider values are first rounded to odd."""
     if compute.name == "float32":
         return value
-    if compute.name == "int32":
-        if dtype.name == "float32":
-            return emit("cvt.rn.f32.s32 {$w0}, {$r0};", [Float32], [value])[0]
-        text = "cvt.rn.f64.s32 x, {$r0};"
-    else:
-        if dtype.name == "float32":
-            return emit("cvt.rn.f32.f64 {$w0}, {$r0};", [Float32], [value])[0]
-        text = "mov.b64 x, {$r0};"
-    odd = (
-        "{\n.reg .f64 x, y;\n.reg .b32 r;\n.reg .pred p;\n"
-        f"{text}\ncvt.rz.f32.f64 r, x;\ncvt.f64.f32 y, r;\nsetp.neu.f64 p, x, y;\n@p or.b32 r, r, 1;\n"
-        "setp.nan.f64 p, x, x;\n@p mov.b32 r, 0x7fffffff;\nmov.b32 {$w0}, r;\n}"
-    )
-    return emit(odd, [Float32], [value])[0]
+    if dtype.name == "float32":
+        source = {"int32": "s32", "int64": "s64", "float64": "f64"}[compute.name]
+        return emit(f"cvt.rn.f32.{source} {{$w0}}, {{$r0}};", [Float32], [value])[0]
+    odd = f"{{\n.reg .f64 x, y;\n.reg .b64 z;\n.reg .b32 r;\n.reg .pred p;\n{_CUT[compute.name]}\n@p or.b32 r, r, 1;\n"
+    if compute.name == "float64":
+        odd += "setp.nan.f64 p, x, x;\n@p mov.b32 r, 0x7fffffff;\n"
+    return emit(odd + "mov.b32 {$w0}, r;\n}", [Float32], [value])[0]
 
 
 _NOT_ZERO = {
     "float32": "setp.neu.f32 p, {$r0}, 0f00000000;",
     "float64": "setp.neu.f64 p, {$r0}, 0d0000000000000000;",
     "int32": "setp.ne.s32 p, {$r0}, 0;",
+    "int64": "setp.ne.s64 p, {$r0}, 0;",
 }
 
 
 def _to_integer(value: Any, dtype: DType, compute: DType) -> Any:
     """An integer rounded to nearest even and clamped to ``dtype``; NaN gives 0 (``cvt.rni`` clamps by itself)."""
     if dtype.name == "bool":
-        return emit(f"{{\n.reg .pred p;\n{_NOT_ZERO[compute.name]}\nselp.b32 {{$w0}}, 1, 0, p;\n}}", [Int32], [value])[
-            0
-        ]
+        body = f"{{\n.reg .pred p;\n{_NOT_ZERO[compute.name]}\nselp.b32 {{$w0}}, 1, 0, p;\n}}"
+        return emit(body, [Int32], [value])[0]
     if dtype.bytes == 8:
-        text = {"float32": "cvt.rni.s64.f32", "float64": "cvt.rni.s64.f64", "int32": "cvt.s64.s32"}[compute.name]
-        return _no_nan(text, "b64", compute, value, Int64)
+        text = {"float32": "cvt.rni.s64.f32", "float64": "cvt.rni.s64.f64", "int32": "cvt.s64.s32", "int64": "mov.b64"}
+        return _no_nan(text[compute.name], "b64", compute, value, Int64)
+    low, high = int(dtype.lowest), int(dtype.highest)
+    if compute.name == "int64":
+        clamp = "{\n.reg .b64 t;\n" + f"max.s64 t, {{$r0}}, {low};\nmin.s64 t, t, {high};\n" + "cvt.u32.u64 {$w0}, t;\n}"
+        return emit(clamp, [Int32], [value])[0]
     if compute.name != "int32":
-        text = {"float32": "cvt.rni.s32.f32", "float64": "cvt.rni.s32.f64"}[compute.name]
-        value = _no_nan(text, "b32", compute, value, Int32)
+        text = {"float32": "cvt.rni.s32.f32", "float64": "cvt.rni.s32.f64"}
+        value = _no_nan(text[compute.name], "b32", compute, value, Int32)
     if dtype.name == "int32":
         return value
-    low, high = int(dtype.lowest), int(dtype.highest)
     return emit(f"max.s32 {{$w0}}, {{$r0}}, {low};\nmin.s32 {{$w0}}, {{$w0}}, {high};", [Int32], [value])[0]
 
 
 def _no_nan(text: str, bits: str, compute: DType, value: Any, kind: Any) -> Any:
     """``cvt`` of a float to an integer with 0 for NaN, which the ISA leaves open for the 64-bit forms."""
-    if compute.name == "int32":
+    if compute.is_integer:
         return emit(f"{text} {{$w0}}, {{$r0}};", [kind], [value])[0]
     number = "f32" if compute.name == "float32" else "f64"
     guard = f"setp.nan.{number} p, {{$r0}}, {{$r0}};\n@p mov.{bits} t, 0;"
@@ -201,3 +206,11 @@ def _pack_bits(values: Sequence[Any], size: int) -> list[Any]:
 def needs_capability(dtype: DType) -> int:
     """The oldest compute capability that converts to and from ``dtype``."""
     return 89 if dtype.bits == 8 and dtype.is_float else 80
+
+
+def constant(value: float, dtype: DType) -> Any:
+    """A number of a compute dtype. One of float64 is put in a register, as inline PTX takes no float64 immediate."""
+    if dtype.name != "float64":
+        return SCALARS[dtype.name](value)
+    bits = struct.unpack("<Q", struct.pack("<d", float(value)))[0]
+    return emit(f"mov.f64 {{$w0}}, 0d{bits:016x};", [Float64])[0]

@@ -70,7 +70,7 @@ class TensorMemory:
         if self.allocations:
             raise TensorMemoryError(f"the CTA ended with tensor memory allocated: {self.leaked()}")
         if self.used and self.permitted:
-            raise TensorMemoryError("the CTA allocated tensor memory and ended without tcgen05.relinquish_alloc_permit")
+            raise TensorMemoryError("the CTA ended without tcgen05.relinquish_alloc_permit after an alloc")
 
     def check(self, first_column: int, columns: int) -> None:
         """Raise TensorMemoryError unless the columns are allocated."""

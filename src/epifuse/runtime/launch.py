@@ -86,35 +86,23 @@ class LoadedKernel:
         )
         found = driver.cuLibraryGetKernel(ctypes.byref(self._kernel), self._library, image.name.encode())
         _check(driver, found, "cuLibraryGetKernel")
-        self._launch = driver.cuLaunchKernelEx
-        self._launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
         self._pack = struct.Struct("@" + "".join(image.parameters))
         self._prepared: set[int] = set()
-        self._local = threading.local()
 
-    def __call__(self, device: int, stream: int, grid: Sequence[int], values: Sequence[Any]) -> None:
-        """Launch on a stream (its address) of a CUDA device, with one value a parameter.
+    def prepare(self, device: int, grid: Sequence[int], values: Sequence[Any]) -> PreparedLaunch:
+        """A launch on a CUDA device with everything set but the stream; ``values`` has one number a parameter.
 
         Raises:
-            LaunchError: the driver refuses the launch.
+            LaunchError: the driver refuses the kernel on that device.
         """
         if device not in self._prepared:
             self._prepare(device)
-        slot = getattr(self._local, "slot", None)
-        if slot is None:
-            slot = self._local.slot = _Slot(self.image, self._pack.size)
-        self._pack.pack_into(slot.buffer, 0, *values)
-        config = slot.config
-        config.grid[0], config.grid[1], config.grid[2] = grid
-        config.stream = stream
-        result = self._launch(slot.config_address, self._kernel, None, slot.extra_address)
-        if result == _INVALID_CONTEXT:
-            # A thread that has used no CUDA yet has no current context; torch makes one.
-            torch.cuda.set_device(device)
-            torch.cuda.current_stream(device).query()
-            result = self._launch(slot.config_address, self._kernel, None, slot.extra_address)
-        if result:
-            _check(_driver(), result, "cuLaunchKernelEx")
+        return PreparedLaunch(self, device, grid, self._pack.pack(*values))
+
+    @property
+    def handle(self) -> int:
+        """The driver's handle."""
+        return self._kernel.value or 0
 
     def _prepare(self, device: int) -> None:
         if self.image.dynamic_smem_bytes > _STATIC_SMEM_LIMIT_BYTES:
@@ -126,31 +114,60 @@ class LoadedKernel:
         self._prepared.add(device)
 
 
-class _Slot:
-    """The memory of one thread's launches: parameter buffer, launch configuration, extra list."""
+class PreparedLaunch:
+    """One launch, ready but for its stream: parameters, grid, attributes. May be repeated, from any thread."""
 
-    def __init__(self, image: KernelImage, size: int) -> None:
-        self.buffer = ctypes.create_string_buffer(max(size, 1))
-        self.size = ctypes.c_size_t(size)
-        self.extra = (ctypes.c_void_p * 5)(
-            _BUFFER, ctypes.addressof(self.buffer), _BUFFER_SIZE, ctypes.addressof(self.size), _END
+    def __init__(self, kernel: LoadedKernel, device: int, grid: Sequence[int], parameters: bytes) -> None:
+        image = kernel.image
+        self._kernel = kernel  # keeps the library loaded
+        self._device = device
+        self._buffer = ctypes.create_string_buffer(parameters, max(len(parameters), 1))
+        self._size = ctypes.c_size_t(len(parameters))
+        self._extra = (ctypes.c_void_p * 5)(
+            _BUFFER, ctypes.addressof(self._buffer), _BUFFER_SIZE, ctypes.addressof(self._size), _END
         )
-        self.attribute = _Attribute(_CLUSTER_DIMENSION)
-        self.attribute.value[0], self.attribute.value[1], self.attribute.value[2] = image.cluster
-        self.config = _Config()
-        for axis in range(3):
-            self.config.block[axis] = image.block[axis]
-        self.config.dynamic_smem_bytes = image.dynamic_smem_bytes
+        self._attribute = _Attribute(_CLUSTER_DIMENSION)
+        self._attribute.value[:3] = image.cluster
+        self._config = _Config()
+        self._config.grid[:] = grid
+        self._config.block[:] = image.block
+        self._config.dynamic_smem_bytes = image.dynamic_smem_bytes
         if image.cluster != (1, 1, 1):
-            self.config.attributes = ctypes.pointer(self.attribute)
-            self.config.attribute_count = 1
-        self.config_address = ctypes.addressof(self.config)
-        self.extra_address = ctypes.addressof(self.extra)
+            self._config.attributes = ctypes.pointer(self._attribute)
+            self._config.attribute_count = 1
+        launch = _driver().cuLaunchKernelEx
+        launch.argtypes = (ctypes.c_void_p,) * 4
+        self._arguments = (ctypes.addressof(self._config), kernel.handle, None, ctypes.addressof(self._extra))
+        self._launch = launch
+        self._stream = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, stream: int) -> None:
+        """Launch on a stream, given by its address.
+
+        Raises:
+            LaunchError: the driver refuses the launch.
+        """
+        with self._lock:
+            if stream != self._stream:
+                self._config.stream = self._stream = stream
+            result = self._launch(*self._arguments)
+            if result == _INVALID_CONTEXT:
+                # A thread that has used no CUDA yet has no current context; torch makes one.
+                torch.cuda.set_device(self._device)
+                torch.cuda.current_stream(self._device).query()
+                result = self._launch(*self._arguments)
+        if result:
+            _check(_driver(), result, "cuLaunchKernelEx")
 
 
-def current_stream(device: int) -> int:
-    """The address of torch's current stream on a CUDA device."""
-    return torch._C._cuda_getCurrentRawStream(device)  # a tenth of torch.cuda.current_stream's 1 us
+# torch.cuda.current_stream and current_device cost 1 us each; what stands behind them a tenth of it.
+current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
+    lambda device: torch.cuda.current_stream(device).cuda_stream
+)
+"""The address of torch's current stream on a CUDA device, given by its index."""
+current_device = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
+"""The index of torch's current CUDA device."""
 
 
 def stream_address(stream: Any, device: int) -> int:

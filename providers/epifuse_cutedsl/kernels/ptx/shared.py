@@ -28,7 +28,11 @@ def ld_shared_f16x2(address: Any, displacement: int = 0, *, count: int = 1) -> t
     """``2 * count`` float16 elements from ``count`` (1, 2, 4) words, widened to Float32."""
     words = [f"w{i}" for i in range(count)]
     operand = f"{{{', '.join(words)}}}" if count > 1 else words[0]
-    lines = [".reg .b16 l, h;", f".reg .b32 {', '.join(words)};", f"ld.shared{vector(count)}.b32 {operand}, {at('{$r0}', displacement)};"]
+    lines = [
+        ".reg .b16 l, h;",
+        f".reg .b32 {', '.join(words)};",
+        f"ld.shared{vector(count)}.b32 {operand}, {at('{$r0}', displacement)};",
+    ]
     for index, word in enumerate(words):
         lines.append(f"mov.b32 {{l, h}}, {word};")
         lines += [f"cvt.f32.f16 {{$w{2 * index}}}, l;", f"cvt.f32.f16 {{$w{2 * index + 1}}}, h;"]

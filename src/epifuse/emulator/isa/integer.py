@@ -226,8 +226,12 @@ def unary(builder: Builder, instruction: Instruction) -> Step:
         instruction.opcode, lambda a: np.array([per_lane[instruction.opcode](int(x)) for x in a], dtype)
     )
 
+    scalar: Callable[[int], int] = compute
+
     def apply(a: Value) -> Value:
-        return compute(a) if type(a) is int else vector(a)
+        if isinstance(a, np.ndarray):
+            return vector(a)
+        return scalar(a)
 
     return builder.unary(target, builder.source(instruction.operands[1], bits), apply)
 

@@ -78,12 +78,13 @@ def _ld(builder: Builder, instruction: Instruction) -> Step:
     def step(warp: Warp, registers: Registers) -> None:
         where = locate(registers)
         check_aligned(where if type(where) is int else active(warp, where, np.uint64), size * count)
-        rows = load(warp, where, size, count)
+        # One contiguous row for each register: later steps view registers as narrower elements.
+        columns = np.ascontiguousarray(load(warp, where, size, count).T)
         for index, write in enumerate(writes):
             if type(where) is int:
-                write(warp, registers, _widen_int(int(rows[0, index]), size, widths[index], is_signed))
+                write(warp, registers, _widen_int(int(columns[index, 0]), size, widths[index], is_signed))
             else:
-                column = inactive_filled(warp, rows[:, index])
+                column = inactive_filled(warp, columns[index])
                 write(warp, registers, _widen(column, size, widths[index], is_signed))
 
     return step

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The primitives that the engine emits, and how: a table that needs no compiler, so that ``supports`` can ask it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator of the DSL's scalars (``operator.<name>``)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One PTX instruction by the operands' dtype; None where inference never asks for it."""
+
+    f32: str | None
+    f64: str | None
+    s32: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A function of the DSL's mathematics library in its accurate form (at most 2 units in float32)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Code of its own: a function ``emit_<primitive>`` of ``fuse.compute``, or a method of the driver's."""
+
+
+Form: TypeAlias = Operator | Instruction | Library | Own
+
+PRIMITIVES: dict[str, Form] = {
+    "add": Operator("add"),
+    "sub": Operator("sub"),
+    "mul": Operator("mul"),
+    "div": Operator("truediv"),
+    "neg": Operator("neg"),
+    "multiply_add": Instruction("fma.rn.f32", "fma.rn.f64", "mad.lo.s32"),
+    "minimum": Own(),
+    "maximum": Own(),
+    "abs": Instruction("abs.f32", "abs.f64", "abs.s32"),
+    "floor": Instruction("cvt.rmi.f32.f32", "cvt.rmi.f64.f64", "mov.b32"),
+    "sqrt": Instruction("sqrt.rn.f32", "sqrt.rn.f64", None),
+    "reciprocal": Own(),
+    "rsqrt": Library("rsqrt"),
+    "exp": Library("exp"),
+    "exp2": Library("exp2"),
+    "log": Library("log"),
+    "log2": Library("log2"),
+    "sin": Library("sin"),
+    "cos": Library("cos"),
+    "tanh": Library("tanh"),
+    "erf": Library("erf"),
+    "less": Operator("lt"),
+    "less_equal": Operator("le"),
+    "greater": Operator("gt"),
+    "greater_equal": Operator("ge"),
+    "equal": Operator("eq"),
+    "not_equal": Operator("ne"),
+    "where": Own(),
+    "cast": Own(),
+    "even_columns": Own(),
+    "odd_columns": Own(),
+}
+"""Form by primitive. A test holds the keys against the vocabulary."""

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``GemmLaunch``: an artifact and ``GemmArguments`` brought together once, so that each further run is one call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from epifuse.arguments import GemmArguments
+from epifuse.binding import Bound
+from epifuse.errors import UnsupportedError
+from epifuse.runtime.artifact import CompiledArtifact
+from epifuse.runtime.launch import PreparedLaunch, current_device, current_stream
+from epifuse.workspace import Workspace
+from epifuse_cutedsl.configs.sm80 import Sm80Config
+from epifuse_cutedsl.fuse.params import EpilogueTraits, values
+from epifuse_cutedsl.launch import Launcher, on_stream, zeroed_workspace
+from epifuse_cutedsl.operands import strides_mkl
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """An image with what a launch needs beside it."""
+
+    launcher: Launcher
+    epilogue_traits: EpilogueTraits
+    folds_batches: bool
+
+
+class GemmLaunch:
+    """What does not change from run to run. Kept in the arguments' memo, and so refers to tensors, never to them."""
+
+    def __init__(
+        self,
+        config: Sm80Config,
+        group: int,
+        args: GemmArguments,
+        artifact: CompiledArtifact,
+        workspace_bytes: tuple[int, int],
+    ) -> None:
+        _require_data(args)
+        self.artifact = artifact
+        self._compiled: Compiled = artifact.compiled_obj
+        self._bound = args.bound
+        self._device = args.A.device
+        self._index = self._device.index or 0
+        m, n, k, batches = args.problem_size
+        tiles = [-(-m // config.tile_m), -(-n // config.tile_n)]
+        self._grid = (tiles[0] * tiles[1] * batches, 1, 1)
+        strides = [*strides_mkl(args.A.traits, k_last=True), *strides_mkl(args.B.traits, k_last=False)]
+        self._main = [args.A.data_ptr(), args.B.data_ptr(), m, n, k, batches, *strides, *tiles, group]
+        self._tiles = tiles
+        self._workspace_bytes, self._zero_bytes = workspace_bytes
+        scalars = [value for value in args.loads if isinstance(value, torch.Tensor)]
+        self._changing = self._device.type != "cpu" and any(t.device.type == "cpu" for t in scalars)
+        self._operands = [args.A.view, args.B.view, *args.outputs, *scalars]
+        self._prepared: PreparedLaunch | None = None
+
+    def __call__(self, stream: Any, workspace: Any) -> None:
+        """Run on ``stream`` (None: torch's current one) with ``workspace`` or one of the run's own."""
+        if not self._grid[0]:
+            _fill_identities(self._bound)
+        elif self._device.type == "cpu":
+            self._emulate()
+        elif current_device() == self._index:
+            self._launch(stream, workspace)
+        else:
+            with torch.cuda.device(self._index):
+                self._launch(stream, workspace)
+
+    def _launch(self, stream: Any, workspace: Any) -> None:
+        if stream is None and not self._workspace_bytes and not self._changing:
+            prepared = self._prepared
+            if prepared is None:
+                prepared = self._prepared = self._prepare(self._numbers())
+            prepared(current_stream(self._index))
+            return
+        with on_stream(stream, self._index) as address:
+            numbers = self._numbers()
+            if self._workspace_bytes:
+                memory = self._memory(workspace)
+                numbers += [memory.data_ptr(), *self._tiles]
+            self._prepare(numbers)(address)
+
+    def _prepare(self, numbers: list[Any]) -> PreparedLaunch:
+        return self._compiled.launcher.prepare(self._index, self._grid, numbers)
+
+    def _numbers(self) -> list[Any]:
+        return self._main + values(self._bound, self._compiled.epilogue_traits)
+
+    def _emulate(self) -> None:
+        numbers, tensors = self._numbers(), self._operands
+        if self._workspace_bytes:
+            memory = self._memory(None)
+            numbers += [memory.data_ptr(), *self._tiles]
+            tensors = [*tensors, memory]
+        self._compiled.launcher.emulated(self._grid, numbers, tensors)
+
+    def _memory(self, workspace: Any) -> torch.Tensor:
+        given = workspace.data if isinstance(workspace, Workspace) else workspace
+        if isinstance(given, torch.Tensor) and given.numel() * given.element_size() >= self._workspace_bytes:
+            memory = given.view(-1).view(torch.uint8)
+            memory[: self._zero_bytes].zero_()
+            return memory
+        return zeroed_workspace(self._workspace_bytes, self._zero_bytes, self._device)
+
+
+def _require_data(args: GemmArguments) -> None:
+    traits = (args.A.traits, args.B.traits, *args.bound.load_traits, *args.bound.output_traits)
+    if any(t is not None and t.address is None for t in traits):
+        raise UnsupportedError(
+            "The arguments hold fake tensors, which have no data to compute with.",
+            advice="Discover and compile with fake tensors, then run with GemmArguments of real ones.",
+        )
+
+
+def _fill_identities(bound: Bound) -> None:
+    """The results of reductions over nothing; everything else of an empty problem is empty too."""
+    for reduce in bound.plan.reduces:
+        output = bound.outputs[reduce.destination]
+        if reduce.combine == "sum":
+            output.zero_()
+        elif reduce.combine == "mean":
+            output.fill_(float("nan") if reduce.dtype.is_float else 0)
+        else:
+            bound = reduce.dtype.lowest if reduce.combine == "max" else reduce.dtype.highest
+            infinite = float("-inf") if reduce.combine == "max" else float("inf")
+            exact = reduce.dtype.is_float and not reduce.dtype.saturates
+            output.fill_(infinite if exact else bound)

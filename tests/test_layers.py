@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS = (
     ("epifuse.errors",),
-    ("epifuse.dtypes", "epifuse.status", "epifuse.target"),
+    ("epifuse.dtypes", "epifuse.status", "epifuse.target", "epifuse.tile_order"),
     ("epifuse.settings", "epifuse.runtime.rounding"),
     ("epifuse.fusion.vocabulary",),
     ("epifuse.fusion.activation",),

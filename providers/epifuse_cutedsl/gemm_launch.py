@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,11 @@ from epifuse.binding import Bound
 from epifuse.errors import UnsupportedError
 from epifuse.runtime.artifact import CompiledArtifact
 from epifuse.runtime.launch import PreparedLaunch, current_device, current_stream
+from epifuse.runtime.rounding import round_to
 from epifuse.workspace import Workspace
 from epifuse_cutedsl.configs.sm80 import Sm80Config
 from epifuse_cutedsl.fuse.params import EpilogueTraits, values
-from epifuse_cutedsl.launch import Launcher, on_stream, zeroed_workspace
+from epifuse_cutedsl.launch import Launcher, bytes_of, on_stream, zeroed_workspace
 from epifuse_cutedsl.operands import strides_mkl
 
 
@@ -60,10 +62,11 @@ class GemmLaunch:
 
     def __call__(self, stream: Any, workspace: Any) -> None:
         """Run on ``stream`` (None: torch's current one) with ``workspace`` or one of the run's own."""
-        if not self._grid[0]:
-            _fill_identities(self._bound)
-        elif self._device.type == "cpu":
-            self._emulate()
+        if self._device.type == "cpu":
+            if self._grid[0]:
+                self._emulate(workspace)
+            else:
+                _fill_identities(self._bound)
         elif current_device() == self._index:
             self._launch(stream, workspace)
         else:
@@ -71,13 +74,16 @@ class GemmLaunch:
                 self._launch(stream, workspace)
 
     def _launch(self, stream: Any, workspace: Any) -> None:
-        if stream is None and not self._workspace_bytes and not self._changing:
+        if stream is None and not self._workspace_bytes and not self._changing and self._grid[0]:
             prepared = self._prepared
             if prepared is None:
                 prepared = self._prepared = self._prepare(self._numbers())
             prepared(current_stream(self._index))
             return
         with on_stream(stream, self._index) as address:
+            if not self._grid[0]:
+                _fill_identities(self._bound)
+                return
             numbers = self._numbers()
             if self._workspace_bytes:
                 memory = self._memory(workspace)
@@ -88,23 +94,29 @@ class GemmLaunch:
         return self._compiled.launcher.prepare(self._index, self._grid, numbers)
 
     def _numbers(self) -> list[Any]:
-        return self._main + values(self._bound, self._compiled.epilogue_traits)
+        return self._main + values(self._bound, self._compiled.epilogue_traits, self._main[5])
 
-    def _emulate(self) -> None:
+    def _emulate(self, workspace: Any) -> None:
         numbers, tensors = self._numbers(), self._operands
         if self._workspace_bytes:
-            memory = self._memory(None)
+            memory = self._memory(workspace)
             numbers += [memory.data_ptr(), *self._tiles]
             tensors = [*tensors, memory]
         self._compiled.launcher.emulated(self._grid, numbers, tensors)
 
     def _memory(self, workspace: Any) -> torch.Tensor:
-        given = workspace.data if isinstance(workspace, Workspace) else workspace
-        if isinstance(given, torch.Tensor) and given.numel() * given.element_size() >= self._workspace_bytes:
-            memory = given.view(-1).view(torch.uint8)
+        """The run's scratch memory, its counters zero: what was given, or memory of the run's own.
+
+        Raises:
+            OperandError: what was given is too small, not aligned, or not on the operands' device.
+        """
+        if workspace is None:
+            return zeroed_workspace(self._workspace_bytes, self._zero_bytes, self._device)
+        given = workspace if isinstance(workspace, Workspace) else Workspace(workspace)
+        memory = bytes_of(given.data, self._workspace_bytes, self._device)
+        if given.leading_zero_bytes < self._zero_bytes:
             memory[: self._zero_bytes].zero_()
-            return memory
-        return zeroed_workspace(self._workspace_bytes, self._zero_bytes, self._device)
+        return memory
 
 
 def _require_data(args: GemmArguments) -> None:
@@ -119,13 +131,5 @@ def _require_data(args: GemmArguments) -> None:
 def _fill_identities(bound: Bound) -> None:
     """The results of reductions over nothing; everything else of an empty problem is empty too."""
     for reduce in bound.plan.reduces:
-        output = bound.outputs[reduce.destination]
-        if reduce.combine == "sum":
-            output.zero_()
-        elif reduce.combine == "mean":
-            output.fill_(float("nan") if reduce.dtype.is_float else 0)
-        else:
-            bound = reduce.dtype.lowest if reduce.combine == "max" else reduce.dtype.highest
-            infinite = float("-inf") if reduce.combine == "max" else float("inf")
-            exact = reduce.dtype.is_float and not reduce.dtype.saturates
-            output.fill_(infinite if exact else bound)
+        value = {"sum": 0.0, "mean": math.nan, "max": -math.inf, "min": math.inf}[reduce.combine]
+        bound.outputs[reduce.destination].copy_(round_to(torch.tensor(value, dtype=torch.float64), reduce.dtype))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from epifuse import emulator
-from epifuse.errors import UnsupportedError
+from epifuse.errors import OperandError, UnsupportedError
 from epifuse.runtime.cache import KernelImage
 from epifuse.runtime.emulated import EmulatedKernel
 from epifuse.runtime.launch import LoadedKernel, PreparedLaunch, current_stream, stream_address
@@ -71,3 +72,34 @@ def zeroed_workspace(size_bytes: int, zero_bytes: int, device: torch.device) -> 
     memory = torch.empty(size_bytes, dtype=torch.uint8, device=device)
     memory[:zero_bytes].zero_()
     return memory
+
+
+def bytes_of(data: Any, size_bytes: int, device: torch.device) -> torch.Tensor:
+    """The first bytes of scratch memory that a user gave, a tensor or an address, as a tensor on ``device``.
+
+    Raises:
+        OperandError: it is too small, not aligned to 16 bytes, not contiguous, or elsewhere.
+    """
+    if isinstance(data, torch.Tensor):
+        have = data.numel() * data.element_size()
+        if have < size_bytes or not data.is_contiguous() or data.device != device or data.data_ptr() % 16:
+            raise OperandError(
+                f"The workspace has {have} bytes on {data.device} at address {data.data_ptr():#x}.",
+                advice=f"Pass a contiguous tensor of at least {size_bytes} bytes on {device}, aligned to 16 bytes, or none.",
+            )
+        return data.view(-1).view(torch.uint8)[:size_bytes]
+    address = int(data)
+    if not address or address % 16:
+        raise OperandError(f"The workspace's address {address:#x} is no multiple of 16.")
+    if device.type == "cpu":
+        return torch.frombuffer((ctypes.c_uint8 * size_bytes).from_address(address), dtype=torch.uint8)
+    return torch.as_tensor(_DeviceBytes(address, size_bytes), device=device)
+
+
+class _DeviceBytes:
+    """Bytes at an address of a GPU, as torch takes them."""
+
+    def __init__(self, address: int, size_bytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "data": (address, False), "shape": (size_bytes,), "strides": None, "typestr": "|u1", "version": 2,
+        }  # fmt: skip

@@ -49,7 +49,7 @@ def main_traits(traits: Traits, *, k_last: bool) -> MainTraits:
     common = traits.alignment_bytes
     for axis in range(-len(traits.shape), 0):
         is_major = axis == (k if major == "k" else other)
-        if not is_major and traits.shape[axis] > 1 and (axis == minor or axis == -3):
+        if not is_major and traits.shape[axis] > 1 and axis in (minor, -3):
             common = gcd(common, traits.strides[axis] * size)
     return MainTraits(traits.dtype, major, max(size, min(16, common & -common)))
 

@@ -38,6 +38,7 @@ GROUPS = (1, 4, 8)
 _MAIN_CODES = tuple("qqiiiiqqqqqqiii")
 """Struct codes of ``kernels.sm80.kernel.PARAMETERS``."""
 _ARTIFACTS_KEPT = 256
+MAX_TILES = 2**31 - 1
 
 
 @CuTeDSLProvider.register
@@ -66,6 +67,8 @@ class Sm80GemmOperator(Operator):
             return Status.fail(reason)
         if kind_of(args) != self.config.kind and (kind_of(args), self.config.kind) != ("tf32", "f32"):
             return Status.fail(f"The operator multiplies as {self.config.kind}, these operands as {kind_of(args)}")
+        if not _fits_grid(self.config, args):
+            return Status.fail(f"Tiles of {self.config} are more than a grid can have, 2^31 - 1")
         return Status.success()
 
     @classmethod
@@ -92,6 +95,8 @@ class Sm80GemmOperator(Operator):
             return []
         made: list[Operator] = []
         for config in configurations(kind, args.accumulator_type.bytes, target.cc, _scratch_bound(args)):
+            if not _fits_grid(config, args):
+                continue
             for group in GROUPS:
                 metadata = _metadata(config, group, args)
                 if metadata_filter(metadata):
@@ -99,9 +104,9 @@ class Sm80GemmOperator(Operator):
         return made
 
     def _compile(self, args: GemmArguments, target_sm: TargetSm | None = None) -> CompiledArtifact:
-        launch = args.memo.get(self)
-        if launch is not None and target_sm is None:
-            return cast("GemmLaunch", launch).artifact
+        launch = cast("GemmLaunch | None", args.memo.get(self))
+        if launch is not None and target_sm is None and args.device != "cpu":
+            return launch.artifact
         target = target_sm or _target(args)
         if target is None:
             raise UnsupportedError(
@@ -171,6 +176,11 @@ def _scratch_bound(args: GemmArguments) -> int:
     return 8 * 256 * reductions.PARTIAL_BYTES if args.plan.reduces else 0
 
 
+def _fits_grid(config: Sm80Config, args: GemmArguments) -> bool:
+    m, n, _, batches = args.problem_size
+    return -(-m // config.tile_m) * -(-n // config.tile_n) * batches <= MAX_TILES
+
+
 def _workspace(config: Sm80Config, args: GemmArguments) -> tuple[int, int]:
     if not args.plan.reduces:
         return 0, 0
@@ -182,7 +192,7 @@ def _workspace(config: Sm80Config, args: GemmArguments) -> tuple[int, int]:
 
 def _compiled(config: Sm80Config, args: GemmArguments, target: TargetSm) -> Compiled:
     plan, accumulator = args.plan, args.accumulator_type
-    traits = traits_of(args.bound)
+    traits = traits_of(args.bound, args.problem_size.L)
     folds = _folds_batches(args)
     a, b = main_traits(args.A.traits, k_last=True), main_traits(args.B.traits, k_last=False)
     shape = config.stage_shape(accumulator.bytes, traits.axis, wanted_run(plan, traits))

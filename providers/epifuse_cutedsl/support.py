@@ -8,14 +8,10 @@ from epifuse.errors import UnsupportedError
 from epifuse.fusion.plan import Access, Route, Transport
 from epifuse.target import TargetSm
 from epifuse_cutedsl.fuse import workspace
+from epifuse_cutedsl.fuse.primitives import PRIMITIVES
 from epifuse_cutedsl.operands import kind_of
 
 FP8_CAPABILITY = 89
-PRIMITIVES = frozenset(
-    "add sub mul div neg multiply_add minimum maximum abs floor reciprocal sqrt rsqrt exp exp2 log log2 sin cos tanh "
-    "erf less less_equal greater greater_equal equal not_equal where cast even_columns odd_columns".split()  # noqa: SIM905
-)
-"""Primitives that ``fuse`` emits; a test holds the list against the emitters."""
 _MAX_EXTENT = 2**31 - 1
 
 

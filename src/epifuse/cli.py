@@ -90,16 +90,53 @@ def draw(
 
 
 @app.command()
-def bench(
-    op: Annotated[str, typer.Option(help="What is measured: host.")] = "host",
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write JSON there too.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each question is asked, of each function.")] = 300,
-    peer: Annotated[bool, typer.Option(help="Ask the Operator API the same, where it is installed.")] = True,
+def check(
+    suite: Annotated[str, typer.Argument(help="fused_gemm, or epilogues: every operation, dtype and layout.")],
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Judge a file's fused_gemm(A, B, bias, block_m, group) instead.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or emulator; auto: the GPU where there is one.")] = "auto",
+    target: Annotated[str | None, typer.Option(help="Ask for a target's operators, or emulate it: 90a.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the random operands.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="How many operators, best first; 0: all of them.")] = 2,
+    only: Annotated[list[str] | None, typer.Option(help="Of epilogues: this operation alone.")] = None,
+    output: Annotated[Path | None, typer.Option("--json", "-o", help="Write all findings there too.")] = None,
 ) -> None:
-    """Measure."""
+    """Judge results: every edge of the shape, NaN, guard bands, and the rounding. Status 1 where something is wrong."""
+    from epifuse.check.fused_gemm import Plan  # noqa: PLC0415
+    from epifuse.commands import check as command  # noqa: PLC0415
+
+    plan = Plan(device=device, target=target, seed=seed, limit=limit)
+    raise typer.Exit(command.run(suite, file, plan, output, tuple(only or ())))
+
+
+@app.command()
+def bench(
+    op: Annotated[str, typer.Option(help="What is measured: host, or fused_gemm's tiles and groups.")] = "",
+    suite: Annotated[str, typer.Option(help="A named set of problems: h200-bf16-bias-relu, epilogues, host.")] = "",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write JSON there too.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Of fused_gemm: measure a file's fused_gemm beside ours.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Stop measuring after so long; what is left is listed.")] = 480.0,
+    peers: Annotated[str, typer.Option(help="Names with commas, quick (those that compile fast), or all.")] = "quick",
+    problems: Annotated[str, typer.Option(help="Of a suite: only those whose name has this in it.")] = "",
+    plot: Annotated[Path | None, typer.Option(help="Draw ours against the best peer, as PNG (needs matplotlib).")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda; auto: the GPU where there is one.")] = "auto",
+    rounds: Annotated[int, typer.Option(min=1, help="Of host: how often each question is asked, per function.")] = 300,
+    peer: Annotated[bool, typer.Option(help="Of host: ask the Operator API the same, where it is installed.")] = True,
+) -> None:
+    """Measure: contenders in turn in one process, medians with intervals, and what they were measured on."""
     from epifuse.commands import bench as command  # noqa: PLC0415
 
-    command.run(op, output, rounds, peer)
+    if op and suite:
+        raise typer.BadParameter("--op and --suite are two questions; ask one")
+    name = suite or op or "host"
+    if name == "host":
+        command.host_cost(output, rounds, peer)
+    else:
+        options = command.Options(seconds, peers, problems, plot, device, output)
+        command.run(name, file, options)
 
 
 def main() -> None:

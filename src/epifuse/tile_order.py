@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which CTAs take the tiles of a problem: one piece of arithmetic for host, kernels, tests and learners."""
+"""The order in which CTAs take the tiles of a problem: one arithmetic for host, kernels, tests and learners."""
 
 from __future__ import annotations
 

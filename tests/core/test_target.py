@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
-from epifuse.target import ArchPortability, TargetSm
 from epifuse.errors import TargetError
+from epifuse.target import ArchPortability, TargetSm
 
 
 @pytest.mark.parametrize(

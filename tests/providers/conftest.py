@@ -1,134 +1,130 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels without an epilogue: compiled for a target, and run on the emulated device."""
+"""``fused``: an epilogue on the emulated portable kernel beside the same plan on the CPU provider, its definition."""
 
-import struct
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
 
-from epifuse.dtypes import FLOAT16, DType
-from epifuse.emulator import machine, memory, ptx
-from epifuse.emulator.chips import chip
-from epifuse_cutedsl import compat
+import epifuse as ops
+from epifuse.check import guard
+from epifuse_cpu.evaluate import evaluate
+from epifuse_cpu.gemm import accumulate
 
-PLAIN_CODES = ("q", "q", "q", "q")
+_ELEMENTS = {torch.float32: torch.float16, torch.float64: torch.float64, torch.int32: torch.int8}
 
 
-class PlainEpilogue:
-    """D = accum, element by element: parameters are D's address and its strides along m, n and l."""
+@dataclass
+class Fused:
+    """What one run gave: outputs by name, what the CPU provider gives for them, and the kernel."""
 
-    scratch_bytes = 0
+    got: dict[str, torch.Tensor]
+    want: dict[str, torch.Tensor]
+    ptx: str
+    args: ops.GemmArguments
+    guards: dict[str, guard.Guarded] = field(default_factory=dict)
 
-    def __init__(self, accumulator: DType, axis: str = "n", run: int = 4) -> None:
-        self.accumulator, self.axis, self.run = accumulator, axis, run
-
-    def bind(self, parameters, tile, extents):
-        """Take the tile."""
-        self.parameters, self.tile, self.extents = parameters, tile, extents
+    def exact(self, *names: str) -> "Fused":
+        """Assert that outputs (all by default) agree bit for bit, NaN with any NaN, and that guard bands are whole."""
+        for name in names or self.got:
+            difference = differing(self.got[name], self.want[name])
+            assert not difference, f"{name}: {difference}"
+        for name, guarded in self.guards.items():
+            assert guarded.broken() is None, f"{name} was written at {guarded.broken()}"
         return self
 
-    def tile_begin(self, places):
-        """No state."""
-        return []
 
-    def load_step(self, places):
-        """Nothing to load."""
-        return []
-
-    def visit(self, fragment, pieces, state):
-        """Store every register that is inside."""
-        from cutlass import Int64
-
-        from epifuse_cutedsl.kernels.ptx.asm import emit
-
-        address, stride_m, stride_n, stride_l = self.parameters
-        store = f"st.global.b{self.accumulator.bits}"
-        text = f"@{{$r1}} {store} [{{$r0}}], {{$r2}};"
-        if self.accumulator == FLOAT16:
-            text = f"{{ .reg .b16 h; cvt.rn.f16.f32 h, {{$r2}}; @{{$r1}} {store} [{{$r0}}], h; }}"
-        for run in fragment.runs:
-            for i in range(run.length):
-                m, n = (run.m, run.n + i) if fragment.axis == "n" else (run.m + i, run.n)
-                offset = Int64(m) * stride_m + Int64(n) * stride_n + Int64(self.tile.batch) * stride_l
-                inside = (m < self.extents.m) & (n < self.extents.n)
-                place = address + offset * self.accumulator.bytes
-                emit(text, (), [place, inside, fragment.registers[run.offset + i]])
-        return state
-
-    def reduce_flush(self, state, scratch):
-        """Nothing is reduced."""
-        return state
-
-    def tile_end(self, state):
-        """Nothing is left."""
+def differing(got: torch.Tensor, want: torch.Tensor) -> list[tuple[int, Any, Any]]:
+    """The first positions at which two tensors differ, a zero's sign included."""
+    a, b = got.detach().reshape(-1), want.reshape(-1)
+    if a.dtype.is_floating_point:
+        a, b = a.double(), b.double()
+        same = ((a == b) & (a.signbit() == b.signbit())) | (a.isnan() & b.isnan())
+    else:
+        same = a == b
+    return [(i, a[i].item(), b[i].item()) for i in (~same).nonzero().flatten()[:6].tolist()]
 
 
-def gemm(config, a, b, accumulator, axis="n", run=4):
-    """``Sm80Gemm`` with a plain epilogue."""
-    from epifuse_cutedsl.kernels.sm80.kernel import Sm80Gemm
-
-    return Sm80Gemm(config, a, b, accumulator, PlainEpilogue(accumulator, axis, run))
-
-
-def compiled(kernel, target="90a"):
-    """PTX and cubin."""
-    from epifuse_cutedsl.kernels.sm80.kernel import PARAMETERS
-
-    codes = tuple({"i64": "q", "i32": "i"}[kind] for _, kind in PARAMETERS) + PLAIN_CODES
-    with compat.COMPILE_LOCK:
-        return compat.compile_to_ptx_and_cubin(kernel, codes, target)
+def integers(*shape: int, dtype: torch.dtype = torch.float16, low: int = -3, high: int = 3, seed: int = 0) -> Any:
+    """Small integers in any dtype, so that products and sums of them are exact."""
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randint(low, high + 1, shape, generator=generator).to(dtype)
 
 
-def launch(text, kernel, a, b, d, group=1, seed=0, target="90a"):
-    """Run a grid; only the elements from the first to the last of each tensor may be touched."""
-    config = kernel.config
-    batches, m, k = a.shape
-    n = b.shape[2]
-    tiles_m, tiles_n = -(-m // config.tile_m), -(-n // config.tile_n)
-    strides = [a.stride(1), a.stride(2), a.stride(0), b.stride(2), b.stride(1), b.stride(0)]
-    values = [("q", a.data_ptr()), ("q", b.data_ptr()), ("i", m), ("i", n), ("i", k), ("i", batches)]
-    values += [("q", s) for s in strides] + [("i", tiles_m), ("i", tiles_n), ("i", group)]
-    values += [("q", d.data_ptr()), ("q", d.stride(1)), ("q", d.stride(2)), ("q", d.stride(0))]
-    allowed = memory.HostMemory()
-    for name, tensor in (("A", a), ("B", b), ("D", d)):
-        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        allowed.register(tensor.data_ptr(), max(last + 1, 0) * tensor.element_size() if tensor.numel() else 16, name)
-    module = ptx.parse(text)
-    return machine.launch(
-        module,
-        next(name for name, function in module.functions.items() if function.entry),
-        grid=(tiles_m * tiles_n * batches, 1, 1),
-        block=kernel.block,
-        cluster=(1, 1, 1),
-        dynamic_smem_bytes=kernel.smem_bytes,
-        params=[struct.pack("<" + code, value) for code, value in values],
-        chip=chip(target),
-        options=machine.Options(seed=seed),
-        memory=allowed,
-    )
+def arguments(
+    fn: Any, m: int, n: int, k: int, batches: int, accumulator: torch.dtype, operands: dict[str, Any]
+) -> ops.GemmArguments:
+    """A GEMM of small integers with the epilogue."""
+    lead = (batches,) if batches else ()
+    a = integers(*lead, m, k, dtype=_ELEMENTS[accumulator])
+    b = integers(*lead, k, n, dtype=_ELEMENTS[accumulator], seed=1)
+    out = torch.empty(*lead, m, n, dtype=accumulator)
+    return ops.GemmArguments(a, b, out, accumulator, ops.EpilogueArguments(fn, **operands))
 
 
-def view(values: torch.Tensor, axis: int, vector: int, step: int, poison: float) -> torch.Tensor:
-    """A copy of (l, r, c) ``values`` in which ``axis`` (1, 2) has the stride ``step`` and the largest access that base
-    and other strides allow is ``vector`` elements; what lies between and around is ``poison``."""
-    other = 3 - axis
-    pitch = values.shape[axis] * step
-    pitch += -pitch % vector
-    while (pitch // vector) % 2 == 0:
-        pitch += vector
-    strides = [pitch * values.shape[other], 0, 0]
-    strides[axis], strides[other] = step, pitch
-    room = torch.full((64 + values.shape[0] * strides[0] + 64,), poison).to(values.dtype)
-    first = 0
-    while (room.data_ptr() + first * values.element_size()) % (32 * values.element_size()):
-        first += 1
-    placed = room.as_strided(values.shape, strides, first + vector)
-    placed.copy_(values)
-    return placed
+def pick(args: ops.GemmArguments, tile: tuple[int, int], group: int = 1) -> ops.Operator:
+    """The portable operator of a tile for the device that is emulated."""
+    found = [
+        operator
+        for operator in ops.get_operators(args)
+        if operator.metadata.design.tile_shape[:2] == tile and operator.metadata.design.group == group
+    ]
+    assert found, ops.explain(args)
+    return found[0]
 
 
-@pytest.fixture
-def portable() -> SimpleNamespace:
-    """The functions of this file that tests of the portable kernel share."""
-    return SimpleNamespace(gemm=gemm, compiled=compiled, launch=launch, view=view)
+def fused(
+    fn: Any,
+    m: int = 33,
+    n: int = 40,
+    k: int = 8,
+    batches: int = 0,
+    *,
+    accumulator: torch.dtype = torch.float32,
+    outputs: Sequence[tuple[str, torch.dtype, str] | str] = (),
+    target: str = "90a",
+    seed: int = 0,
+    tile: tuple[int, int] = (16, 64),
+    workspace: Callable[[int], Any] | None = None,
+    **operands: Any,
+) -> Fused:
+    """Run an epilogue; ``outputs`` are those to be made: a name (float32), or name, dtype and layout of check.guard."""
+    lead = (batches,) if batches else ()
+    guards = {}
+    for output in outputs:
+        name, dtype, layout = (output, torch.float32, "row") if isinstance(output, str) else output
+        guards[name] = guard.blank((*lead, m, n), dtype, layout)
+        operands[name] = guards[name].view
+    args = arguments(fn, m, n, k, batches, accumulator, operands)
+    accum = accumulate(args.A.view, args.B.view, args.accumulator_type).reshape(-1, m, n)
+    loads = [load.clone() if isinstance(load, torch.Tensor) else load for load in args.loads]
+    want = evaluate(args.plan, accum, loads)
+    with ops.emulator.device(target, seed=seed):
+        operator = pick(args, tile)
+        artifact = operator.compile(args)
+        given = None if workspace is None else workspace(operator.get_workspace_size(args).size_bytes)
+        operator.run(args, artifact, workspace=given)
+    names = args.bound.names.stores
+    got = dict(zip(names, args.outputs, strict=True))
+    image = artifact.compiled_obj.launcher.image
+    return Fused(got, dict(zip(names, want, strict=True)), image.ptx.decode(), args, guards)
+
+
+@pytest.fixture(name="fused")
+def fused_fixture() -> Callable[..., Fused]:
+    """``fused(fn, m, n, k, ...)`` -> ``Fused``."""
+    return fused
+
+
+@pytest.fixture(name="fuse_tools")
+def tools() -> Any:
+    """The functions beside ``fused``: ``integers``, ``arguments``, ``pick``, ``differing``."""
+
+    class Tools:
+        pass
+
+    for function in (integers, arguments, pick, differing):
+        setattr(Tools, function.__name__, staticmethod(function))
+    return Tools

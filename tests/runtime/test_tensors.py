@@ -17,7 +17,7 @@ from epifuse.runtime.tensors import as_number, as_torch, overlap, overlaps_itsel
 
 def test_traits_of_a_view():
     buffer = torch.zeros(100, dtype=torch.float16)
-    view = buffer[3:3 + 40].view(5, 8)[:, ::2]
+    view = buffer[3 : 3 + 40].view(5, 8)[:, ::2]
     traits = traits_of(view)
     assert traits.shape == (5, 4)
     assert traits.strides == (8, 2)

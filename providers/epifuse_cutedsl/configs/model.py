@@ -16,6 +16,10 @@ from epifuse_cutedsl.configs.sm80 import Sm80Config
 from epifuse_cutedsl.tile.smem import limit_bytes
 
 
+_EMPTY_US = 1.0
+"""A run that launches nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rates:
     """What an SM of an architecture does per clock: flops by class of product, bytes from the second-level cache."""
@@ -62,6 +66,10 @@ def estimate_us(config: Sm80Config, group: int, args: GemmArguments, target: Tar
     m, n, k, batches = args.problem_size
     tiles_m, tiles_n = -(-m // config.tile_m), -(-n // config.tile_n)
     tiles = tiles_m * tiles_n * batches
+    if not tiles:
+        return _EMPTY_US
+    if not tiles:
+        return 0.0
     size = args.A.traits.dtype.bytes
     resident = _resident(config, args.accumulator_type.bytes, target.cc)
     sms = sm_count(target)

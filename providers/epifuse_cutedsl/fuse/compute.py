@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import cutlass
-from cutlass import Float64, Int32, cute
+from cutlass import Float64, cute
 
 from epifuse.dtypes import FLOAT32, FLOAT64, INT32, DType
-from epifuse_cutedsl.fuse.convert import SCALARS, pack, unpack
+from epifuse_cutedsl.fuse.convert import SCALARS, bool_as_int, pack, unpack
 from epifuse_cutedsl.fuse.primitives import PRIMITIVES, Form, Instruction, Library, Operator
 from epifuse_cutedsl.kernels.ptx.asm import emit
 
@@ -72,7 +72,7 @@ def emit_reciprocal(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
 
 def emit_where(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
     """The second operand where the first holds, else the third."""
-    return cutlass.select_(*operands)
+    return SCALARS[dtype](cutlass.select_(*operands))
 
 
 def _emitter(name: str, form: Form) -> Emitter | None:
@@ -95,8 +95,7 @@ EMITTERS: dict[str, Emitter] = {
 def cast(value: Any, source: DType, target: DType, compute: DType) -> Any:
     """``value`` rounded once to ``target``, as a scalar of the compute dtype that ``target`` widens to."""
     if source.name == "bool":
-        value = cutlass.select_(value, Int32(1), Int32(0))
-        source = INT32
+        value, source = bool_as_int(value), INT32
     if target is source:
         return value
     words = pack([value], target, source)

@@ -92,7 +92,7 @@ _UNPACK: dict[str, Callable[[Any], list[Any]]] = {
 def pack(values: Sequence[Any], dtype: DType, compute: DType) -> list[Any]:
     """Scalars of the compute dtype rounded once to ``dtype``, in words; a last word may be part empty."""
     if compute.name == "bool":
-        values, compute = [_from_bool(v) for v in values], INT32
+        values, compute = [bool_as_int(v) for v in values], INT32
     if dtype.is_integer or dtype.name == "bool":
         integers = [_to_integer(v, dtype, compute) for v in values]
         return _pack_bits(integers, dtype.bytes)
@@ -108,7 +108,8 @@ def pack(values: Sequence[Any], dtype: DType, compute: DType) -> list[Any]:
     return [_quad(kind, floats[i : i + 4]) for i in range(0, len(floats), 4)]
 
 
-def _from_bool(value: Any) -> Any:
+def bool_as_int(value: Any) -> Any:
+    """A condition as an Int32, 1 or 0."""
     return emit("selp.b32 {$w0}, 1, 0, {$r0};", [Int32], [value])[0]
 
 
@@ -201,11 +202,6 @@ def _pack_bits(values: Sequence[Any], size: int) -> list[Any]:
             word = emit(text, [Int32], [word, value])[0]
         words.append(word)
     return words
-
-
-def needs_capability(dtype: DType) -> int:
-    """The oldest compute capability that converts to and from ``dtype``."""
-    return 89 if dtype.bits == 8 and dtype.is_float else 80
 
 
 def constant(value: float, dtype: DType) -> Any:

@@ -14,19 +14,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from cutlass import Boolean, Float32, Float64, Int32, Int64
+from cutlass import Boolean, Int32, Int64
 
 from epifuse.dtypes import DType
-from epifuse.fusion.plan import EpiloguePlan, PlanCompute, PlanConstant
-from epifuse_cutedsl.fuse import compute, reduce, workspace
+from epifuse.fusion.plan import EpiloguePlan, PlanCompute
+from epifuse_cutedsl.fuse import compute, convert, reduce, workspace
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, KernelFacts, TileCoordinates
 from epifuse_cutedsl.fuse.load import MemoryLoad, Reach
 from epifuse_cutedsl.fuse.params import EpilogueTraits, Param, parameters
 from epifuse_cutedsl.fuse.store import store
 from epifuse_cutedsl.fuse.values import Frame, Lanes, Spread
-from epifuse_cutedsl.kernels.ptx.asm import emit
-
-_SCALARS = {"float32": Float32, "float64": Float64, "int32": Int32}
 
 
 @dataclass(frozen=True)
@@ -55,8 +52,13 @@ class Epilogue:
 
     @property
     def scratch_bytes(self) -> int:
-        """Shared memory that ``reduce_flush`` needs."""
+        """Shared memory that ``reduce_flush`` and ``tile_end`` need."""
         return workspace.scratch_bytes(self.plan, self.traits.axis, self.facts)
+
+    @property
+    def step_scratch_bytes(self) -> int:
+        """Shared memory that ``visit`` needs; none unless steps go along the axis."""
+        return workspace.step_scratch_bytes(self.plan, self.traits.axis, self.facts)
 
     @cached_property
     def fast(self) -> bool:
@@ -64,15 +66,22 @@ class Epilogue:
         outputs = [s.dtype for s in self.plan.stores]
         return not self.plan.reduces and all(d.is_float and d.bits <= 16 for d in outputs)
 
-    def bind(self, params: Sequence[Any], tile: TileCoordinates, extents: Extents) -> BoundEpilogue:
-        """The epilogue of one tile on the device; ``params`` in the order of ``parameters``."""
-        return BoundEpilogue(self, list(params), tile, extents)
+    def bind(
+        self, params: Sequence[Any], tile: TileCoordinates, extents: Extents, step_scratch: Any = None
+    ) -> BoundEpilogue:
+        """The epilogue of one tile on the device; ``params`` in the order of ``parameters``.
+
+        ``step_scratch`` is the shared address of ``step_scratch_bytes``, from ``tile_begin`` to ``reduce_flush``.
+        """
+        return BoundEpilogue(self, list(params), tile, extents, step_scratch)
 
 
 class BoundEpilogue:
     """An epilogue while it is traced for one tile."""
 
-    def __init__(self, epilogue: Epilogue, params: list[Any], tile: TileCoordinates, extents: Extents) -> None:
+    def __init__(
+        self, epilogue: Epilogue, params: list[Any], tile: TileCoordinates, extents: Extents, step_scratch: Any
+    ) -> None:
         self.plan = epilogue.plan
         self.axis = epilogue.traits.axis
         self.fast = epilogue.fast
@@ -84,12 +93,13 @@ class BoundEpilogue:
         operands = [load for load in self.plan.loads if load.operand >= 0]
         for load, tensor in zip(operands, epilogue.traits.loads, strict=True):
             if tensor is None:
-                self._arguments[load.slot] = params.pop(0)
+                self._arguments[load.slot] = _restored(params.pop(0), load.compute_dtype)
             else:
-                self._loads.append(MemoryLoad(load, _reach(tensor, params, tile.batch), self.axis))
+                self._loads.append(MemoryLoad(load, _reach(tensor, params, tile.batch), self.axis, self.facts.steps_along))
         self._outputs = [_reach(tensor, params, tile.batch) for tensor in epilogue.traits.outputs]
         self._reductions = self._bind_reductions(epilogue, params)
         self._compute_dtypes = _compute_dtypes(self.plan)
+        self._step_scratch = step_scratch
         self._scratch: Any = None
 
     def _bind_reductions(self, epilogue: Epilogue, params: list[Any]) -> list[reduce.Reduction]:
@@ -119,8 +129,11 @@ class BoundEpilogue:
             if load.once:
                 state += load.scalars(frame, load.issue(frame, self.extents))
         state = [_carried(value) for value in state]
+        scratch = self._step_scratch
         for reduction in self._reductions:
-            state += reduction.begin(first)
+            state += reduction.begin(first, scratch)
+            if scratch is not None and reduction.immediate and reduction.along:
+                scratch = scratch + reduction.step_scratch_bytes
         return state
 
     def load_step(self, places: Fragment) -> list[list[Any]]:
@@ -134,7 +147,8 @@ class BoundEpilogue:
         state = list(state)
         slots, used = self._load_slots(frame, pieces, state)
         for constant in self.plan.constants:
-            slots[constant.slot] = frame.lanes(Spread(False, False), [_constant(constant)])
+            number = convert.constant(constant.literal.value, constant.compute_dtype)
+            slots[constant.slot] = frame.lanes(Spread(False, False), [number])
         for step in self.plan.computes:
             slots[step.slot] = self._compute(step, slots, frame)
         self.store_step(slots, frame)
@@ -167,7 +181,7 @@ class BoundEpilogue:
     def tile_end(self, state: Sequence[Any]) -> None:
         """Count the tile; the last one of each destination writes it. All threads call it."""
         for reduction in self._reductions:
-            reduce.finish(reduction, self._scratch)
+            reduction.finish(self._scratch)
 
     # Parts of them.
 
@@ -194,7 +208,7 @@ class BoundEpilogue:
         return slots, used
 
     def _accumulator(self, frame: Frame, compute_dtype: DType) -> Lanes:
-        kind = _SCALARS[compute_dtype.name]
+        kind = convert.SCALARS[compute_dtype.name]
         registers = frame.fragment.registers
         assert registers is not None
         scalars = []
@@ -233,11 +247,6 @@ def _compute_dtypes(plan: EpiloguePlan) -> dict[int, DType]:
     return {record.slot: record.compute_dtype for record in records}
 
 
-def _constant(constant: PlanConstant) -> Any:
-    kind = _SCALARS[constant.compute_dtype.name]
-    return kind(constant.literal.value)
-
-
 def _pick_columns(operand: Lanes, odd: bool, frame: Frame) -> Lanes:
     """Every second column of a value, as a value of half as many."""
     spread = Spread(operand.spread.along, operand.spread.across, halved=True)
@@ -251,7 +260,7 @@ def _pick_columns(operand: Lanes, odd: bool, frame: Frame) -> Lanes:
 
 def _carried(value: Any) -> Any:
     """A condition goes round a loop as an integer."""
-    return emit("selp.b32 {$w0}, 1, 0, {$r0};", [Int32], [value])[0] if isinstance(value, Boolean) else value
+    return convert.bool_as_int(value) if isinstance(value, Boolean) else value
 
 
 def _restored(value: Any, compute_dtype: DType) -> Any:

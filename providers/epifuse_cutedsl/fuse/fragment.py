@@ -87,8 +87,11 @@ class Extents:
 class KernelFacts:
     """What the host knows of the kernel around an epilogue.
 
-    Tile extents, threads of the epilogue, compute capability; length of a run, runs of a thread along the axis
-    (``positions``, ``lanes * run`` apart), and neighbouring lanes that share a line (``lanes``, a power of two).
+    Tile extents, threads of the epilogue (whole warps), compute capability; length of a run, runs of a thread along
+    the axis (``positions``, ``lanes * run`` apart), and neighbouring lanes that share a line (``lanes``, a power of
+    two). Steps go across the axis: a thread keeps its positions. Where they go along it (``steps_along``), a thread
+    keeps its ``lines``, those of one fragment, and sees other positions at every step. A warp covers whole lines.
+    ``barrier`` is the number of the named barrier at which the epilogue's threads meet.
     """
 
     tile_m: int
@@ -98,3 +101,6 @@ class KernelFacts:
     run: int
     positions: int
     lanes: int
+    steps_along: bool = False
+    lines: int = 1
+    barrier: int = 0

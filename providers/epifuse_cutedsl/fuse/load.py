@@ -84,16 +84,17 @@ def coordinates(fragment: Fragment, run: int, place: int, halved: bool) -> tuple
 class MemoryLoad:
     """One tensor operand: issues its accesses for a frame, and later turns what came into scalars."""
 
-    def __init__(self, load: PlanLoad, reach: Reach, axis: str) -> None:
+    def __init__(self, load: PlanLoad, reach: Reach, axis: str, steps_along: bool) -> None:
         self.load = load
         self.reach = reach
         self.axis = axis
+        self.steps_along = steps_along
         self.spread = Spread.of(load.broadcast, axis, load.halved and load.broadcast.n)
 
     @property
     def once(self) -> bool:
         """Whether the value is the same at every step of a tile."""
-        return not self.spread.across
+        return not (self.spread.along if self.steps_along else self.spread.across)
 
     def width(self, fragment: Fragment) -> int:
         """Elements of one access."""

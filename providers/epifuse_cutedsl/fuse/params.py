@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
+import torch
+
 from epifuse.binding import Bound
-from epifuse.dtypes import DType
-from epifuse.fusion.plan import Access, EpiloguePlan
+from epifuse.dtypes import FLOAT32, INT32, DType
+from epifuse.errors import OperandError
+from epifuse.fusion.passes.rounding import rounded_literal
+from epifuse.fusion.plan import Access, EpiloguePlan, Route
 from epifuse.runtime.tensors import Traits
 
 WIDEST_ACCESS_BYTES = 16
+_CODES = {"float32": "f", "float64": "d", "int32": "i", "bool": "i"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,11 @@ class Param:
     code: str
 
 
-def traits_of(bound: Bound) -> EpilogueTraits:
-    """The traits of an epilogue's tensors. The axis is that of most bytes moved; gated plans need whole pairs: n."""
+def traits_of(bound: Bound, batches: int = 1) -> EpilogueTraits:
+    """The traits of an epilogue's tensors in a problem of so many batches.
+
+    The axis is that of most bytes moved; gated plans need whole pairs of columns: n.
+    """
     plan = bound.plan
     loads = []
     for load in plan.loads:
@@ -71,50 +79,70 @@ def traits_of(bound: Bound) -> EpilogueTraits:
         if load.access is not Access.MEMORY or traits is None:
             loads.append(None)
         else:
-            loads.append(tensor_traits(traits, load.broadcast.value))
+            loads.append(tensor_traits(*strides_of(traits, load.broadcast.value), traits, load.route))
     outputs = [TensorTraits(t.dtype, (False,) * 3, None, t.dtype.bytes) for t in bound.output_traits]
     for store in plan.stores:
-        outputs[store.destination] = tensor_traits(bound.output_traits[store.destination], (True, True, True))
+        traits = bound.output_traits[store.destination]
+        outputs[store.destination] = tensor_traits(*strides_of(traits, (True, True, True)), traits, store.route)
     for reduce in plan.reduces:
-        kept = tuple(not axis for axis in reduce.axes)
-        outputs[reduce.destination] = tensor_traits(bound.output_traits[reduce.destination], kept, squeezed=True)
+        traits = bound.output_traits[reduce.destination]
+        outputs[reduce.destination] = tensor_traits(*folded_strides(traits, reduce.axes, batches), traits)
     return EpilogueTraits(tuple(loads), tuple(outputs), _axis(plan, loads, outputs))
 
 
-def tensor_traits(traits: Traits, varies: Sequence[bool], *, squeezed: bool = False) -> TensorTraits:
-    """How a tensor is reached that varies along these of (l, m, n); see ``strides_of`` for ``squeezed``."""
-    extents, strides = strides_of(traits, varies, squeezed=squeezed)
+def tensor_traits(
+    extents: Sequence[int], strides: Sequence[int | None], traits: Traits, route: Route | None = None
+) -> TensorTraits:
+    """How a tensor is reached that has these extents and strides along (l, m, n), None where it does not vary."""
     unit = None
     for name, dim in (("n", 2), ("m", 1)):
-        if unit is None and varies[dim] and strides[dim] == 1 and extents[dim] > 1:
+        if unit is None and strides[dim] == 1 and extents[dim] > 1:
             unit = name
-    if unit is None and varies[2] and extents[2] == 1:
+    if unit is None and strides[2] is not None and extents[2] == 1:
         unit = "n"
     size = traits.dtype.bytes
     common = traits.alignment_bytes
     for dim, name in enumerate("lmn"):
-        if varies[dim] and extents[dim] > 1:
-            common = gcd(common, (extents[dim] if name == unit else strides[dim]) * size)
-        elif varies[dim] and name == unit:
-            common = size
+        stride = strides[dim]
+        if stride is not None and (extents[dim] > 1 or name == unit):
+            common = gcd(common, (extents[dim] if name == unit else stride) * size)
     width = min(common & -common, WIDEST_ACCESS_BYTES) if unit else size
+    if route is not None and route.bits_per_copy is not None:
+        width = min(width, route.bits_per_copy // 8)
+    varies = tuple(stride is not None for stride in strides)
     return TensorTraits(traits.dtype, (varies[0], varies[1], varies[2]), unit, max(width, size))
 
 
-def strides_of(traits: Traits, varies: Sequence[bool], *, squeezed: bool = False) -> tuple[list[int], list[int]]:
-    """Extents and strides (elements) along (l, m, n); 1 and 0 where the tensor does not vary.
+def strides_of(traits: Traits, varies: Sequence[bool]) -> tuple[list[int], list[int | None]]:
+    """Extents and strides (elements) along (l, m, n) of a tensor aligned right; 1 and None where it does not vary.
 
-    A reduction's destination may lack the folded dims (``squeezed``): then its dims are those kept, in order.
+    A vector that varies along m is a column.
     """
-    extents, strides = [1, 1, 1], [0, 0, 0]
     rank = len(traits.shape)
-    kept = [dim for dim in range(3) if varies[dim]]
-    if squeezed and rank != 3 and rank == len(kept):
-        places = dict(zip(kept, range(rank), strict=True))
-    else:
-        places = {dim: dim - 3 + rank for dim in kept if dim - 3 + rank >= 0}
+    if rank == 1 and varies[1]:
+        return _placed(traits, {1: 0})
+    return _placed(traits, {dim: dim - 3 + rank for dim in range(3) if varies[dim]})
+
+
+def folded_strides(
+    traits: Traits, axes: Sequence[bool], batches: int
+) -> tuple[list[int], list[int | None]]:
+    """As ``strides_of``, for a reduction's destination, which has the folded axes with size 1 or lacks them."""
+    shape, rank = traits.shape, len(traits.shape)
+    kept = [dim for dim in range(3) if not axes[dim]]
+    in_place = rank == 3 or (rank == 2 and batches == 1)
+    if in_place and all(shape[dim - 3 + rank] == 1 for dim in range(3 - rank, 3) if axes[dim]):
+        return _placed(traits, {dim: dim - 3 + rank for dim in kept})
+    return _placed(traits, {dim: place for place, dim in enumerate(kept[len(kept) - rank :])} if rank else {})
+
+
+def _placed(traits: Traits, places: dict[int, int]) -> tuple[list[int], list[int | None]]:
+    """``places`` maps (l, m, n) to the tensor's own axes; negative ones are not there."""
+    extents: list[int] = [1, 1, 1]
+    strides: list[int | None] = [None, None, None]
     for dim, place in places.items():
-        extents[dim], strides[dim] = traits.shape[place], traits.strides[place]
+        if place >= 0:
+            extents[dim], strides[dim] = traits.shape[place], traits.strides[place]
     return extents, strides
 
 
@@ -135,7 +163,7 @@ def parameters(plan: EpiloguePlan, traits: EpilogueTraits) -> tuple[Param, ...]:
     for load, tensor in zip(operands, traits.loads, strict=True):
         name = f"load{load.operand}"
         if tensor is None:
-            params.append(Param(name, {"float64": "d", "int32": "i"}.get(load.compute_dtype.name, "f")))
+            params.append(Param(name, _CODES[load.compute_dtype.name]))
         else:
             params += _tensor_parameters(name, tensor)
     for index, tensor in enumerate(traits.outputs):
@@ -150,29 +178,49 @@ def _tensor_parameters(name: str, tensor: TensorTraits) -> list[Param]:
     return [Param(name, "q"), *strides]
 
 
-def values(bound: Bound, traits: EpilogueTraits) -> list[int | float]:
+def values(bound: Bound, traits: EpilogueTraits, batches: int = 1) -> list[int | float]:
     """The numbers of ``parameters`` for these tensors, all but those of a reduction's workspace."""
     numbers: list[int | float] = []
     operands = [load for load in bound.plan.loads if load.operand >= 0]
     for load, tensor in zip(operands, traits.loads, strict=True):
-        value = bound.loads[load.operand]
+        value, view = bound.loads[load.operand], bound.load_traits[load.operand]
         if tensor is None:
-            integer = load.compute_dtype.name == "int32"
-            number = value.item() if hasattr(value, "item") else value
-            numbers.append(int(number) if integer else float(number))
+            numbers.append(number_of(value, load.compute_dtype))
         else:
-            numbers += _tensor_values(bound.load_traits[load.operand], value, tensor, squeezed=False)
-    folded = {reduce.destination for reduce in bound.plan.reduces}
+            assert view is not None
+            numbers += _tensor_values(value, tensor, strides_of(view, tensor.varies)[1])
+    axes = {reduce.destination: reduce.axes for reduce in bound.plan.reduces}
     for index, tensor in enumerate(traits.outputs):
-        squeezed = index in folded
-        numbers += _tensor_values(bound.output_traits[index], bound.outputs[index], tensor, squeezed=squeezed)
+        view = bound.output_traits[index]
+        if index in axes:
+            strides = folded_strides(view, axes[index], batches)[1]
+        else:
+            strides = strides_of(view, tensor.varies)[1]
+        numbers += _tensor_values(bound.outputs[index], tensor, strides)
     return numbers
 
 
-def _tensor_values(traits: Traits | None, tensor: Any, how: TensorTraits, *, squeezed: bool) -> list[int | float]:
-    assert traits is not None
-    _, strides = strides_of(traits, how.varies, squeezed=squeezed)
-    return [tensor.data_ptr(), *(s for s, has in zip(strides, how.strided(), strict=True) if has)]
+def _tensor_values(tensor: Any, how: TensorTraits, strides: Sequence[int | None]) -> list[int | float]:
+    return [tensor.data_ptr(), *(s or 0 for s, has in zip(strides, how.strided(), strict=True) if has)]
+
+
+def number_of(value: Any, dtype: DType) -> int | float:
+    """A scalar operand as the number that a kernel takes for a slot of that dtype: rounded once, bool as 0 or 1.
+
+    Raises:
+        OperandError: an integer that does not fit int32, in which the epilogue computes with it.
+    """
+    number = value.item() if isinstance(value, torch.Tensor) else value
+    if dtype.is_float:
+        if dtype.bits == 32 and (type(number) is not float or abs(number) > FLOAT32.highest):
+            return rounded_literal(number, dtype).value
+        return float(number)
+    if dtype.is_integer and not INT32.lowest <= number <= INT32.highest:
+        raise OperandError(
+            f"The integer operand {number} does not fit int32, in which this epilogue computes.",
+            advice="Pass it as a float to leave integer arithmetic.",
+        )
+    return int(number)
 
 
 def wanted_run(plan: EpiloguePlan, traits: EpilogueTraits) -> int:

@@ -5,20 +5,24 @@ Every CTA writes its partial results to a workspace, then counts itself at a cou
 a destination). The CTA that counts last reads all partials of the group in the order of their tiles and writes the
 destination. So results do not depend on which CTA ran when. Counters must be zero at the start of a launch.
 
-A vector result either runs along the fragment's axis (folded across it: registers over all steps, then shared memory)
-or across it (folded along it: shuffles at each step). Positions outside the problem count as the fold's identity.
+A result runs along the fragment's axis, across it, or is one number. What a step completes (a line's fold where steps
+go across the axis; a place's fold where they go along it) leaves the registers at that step; all else stays in
+registers until ``flush``. Positions outside the problem count as the fold's identity.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import cutlass
-from cutlass import Boolean, Float32, Float64, Int32, Int64, cute
+from cutlass import Boolean, Int32, Int64
 
-from epifuse.dtypes import FLOAT32, FLOAT64, DType
+from epifuse.dtypes import DType
 from epifuse.fusion.plan import PlanReduce
-from epifuse_cutedsl.fuse.convert import pack
+from epifuse_cutedsl.fuse import folds
+from epifuse_cutedsl.fuse.control import fold_range, when
+from epifuse_cutedsl.fuse.convert import SCALARS, pack
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, KernelFacts, TileCoordinates
 from epifuse_cutedsl.fuse.load import Reach, inside
 from epifuse_cutedsl.fuse.store import store_elements
@@ -26,8 +30,6 @@ from epifuse_cutedsl.fuse.values import Frame, Lanes, Spread
 from epifuse_cutedsl.fuse.workspace import COUNTER_BYTES, PARTIAL_BYTES, WARP, Shape
 from epifuse_cutedsl.kernels.ptx import gmem, shared
 from epifuse_cutedsl.kernels.ptx.asm import emit
-
-_SCALARS = {"float32": Float32, "float64": Float64, "int32": Int32, "int64": Int64}
 
 
 class Reduction:
@@ -44,143 +46,151 @@ class Reduction:
         tile: TileCoordinates,
     ) -> None:
         self.reduce = reduce
+        self.dtype = reduce.accumulate_dtype
         self.shape = shape
         self.reach = reach
-        self.axis = axis
         self.facts = facts
         self.extents = extents
         self.tile = tile
+        self.along = shape.keeps_n if axis == "n" else shape.keeps_m
+        self.across = shape.keeps_m if axis == "n" else shape.keeps_n
+        self.line = facts.tile_n if axis == "n" else facts.tile_m
+        self.width = shape.width(facts.tile_m, facts.tile_n)
         self.partials: Any = None
         self.counters: Any = None
         self.tiles: tuple[Any, Any] = (None, None)
+        self._first: Fragment | None = None
+        self._scratch: Any = None
 
     def place(self, counters: Any, partials: Any, tiles: tuple[Any, Any]) -> tuple[Any, Any]:
         """Where counters and partials lie (Int64 addresses), and the grid; the addresses behind them."""
         self.counters, self.partials, self.tiles = counters, partials, tiles
         batches = self.extents.batches
         groups = Int64(self.shape.groups(*tiles, batches))
-        each = Int64(self.shape.partials(*tiles, batches) * self.shape.width(self.facts.tile_m, self.facts.tile_n))
+        each = Int64(self.shape.partials(*tiles, batches)) * self.width
         return counters + groups * COUNTER_BYTES, partials + groups * each * PARTIAL_BYTES
 
     @property
-    def along(self) -> bool:
-        """Whether the result runs along the axis."""
-        return self.shape.keeps_n if self.axis == "n" else self.shape.keeps_m
-
-    @property
-    def across(self) -> bool:
-        """Whether the result runs across the axis."""
-        return self.shape.keeps_m if self.axis == "n" else self.shape.keeps_n
-
-    # Folding.
-
-    def combine(self, a: Any, b: Any) -> Any:
-        """The fold of two scalars of the accumulating dtype."""
-        name = self.reduce.accumulate_dtype.name
-        if self.reduce.combine in ("sum", "mean"):
-            return a + b
-        return _extreme(self.reduce.combine, name, a, b)
-
-    def identity(self) -> Any:
-        """What leaves every value as it is."""
-        return _identity(self.reduce.combine, self.reduce.accumulate_dtype)
-
-    def begin(self, fragment: Fragment) -> list[Any]:
-        """The registers before the first step."""
-        if self.across:
-            return []
-        count = len(fragment.positions) * fragment.length if self.along else 1
-        return [self.identity() for _ in range(count)]
+    def immediate(self) -> bool:
+        """Whether every step completes a part of the result."""
+        return self.along if self.facts.steps_along else self.across
 
     @property
     def registers(self) -> int:
         """How many scalars of the state are this reduction's."""
-        if self.across:
+        if self.immediate:
             return 0
+        if self.across:
+            return self.facts.lines
         return self.facts.positions * self.facts.run if self.along else 1
 
-    def fold(self, lanes: Lanes, compute: DType, frame: Frame, state: list[Any]) -> list[Any]:
-        """The registers after a step; a result across the axis is written to its partial at once."""
+    @property
+    def step_scratch_bytes(self) -> int:
+        """Shared memory that its steps write to, if it is ``immediate`` along the axis."""
+        return (self.facts.threads // WARP) * self.line * PARTIAL_BYTES
+
+    # Folding.
+
+    def begin(self, fragment: Fragment, scratch: Any = None) -> list[Any]:
+        """The registers before the first step. ``scratch``: shared memory that steps along the axis write to."""
+        self._first, self._scratch = fragment, scratch
+        return [folds.identity(self.reduce) for _ in range(self.registers)]
+
+    def fold(self, lanes: Lanes, compute: DType, frame: Frame, state: Sequence[Any]) -> list[Any]:
+        """The registers after a step; what the step completes is written at once."""
         fragment = frame.fragment
         whole = Spread(True, True)
-        by_line: dict[int, Any] = {}
+        found: dict[tuple[int, int], Any] = {}
         for index, run in enumerate(fragment.runs):
             for place in range(fragment.length):
-                value = _widen(lanes.at(index, place), compute, self.reduce.accumulate_dtype)
+                value = folds.widen(lanes.at(index, place), compute, self.dtype)
                 valid = inside(fragment, self.extents, index, place, whole)
-                value = cutlass.select_(valid, value, self.identity())
-                if self.across:
-                    held = by_line.get(run.line)
-                    by_line[run.line] = value if held is None else self.combine(held, value)
-                else:
-                    slot = fragment.positions.index(run.position) * fragment.length + place if self.along else 0
-                    state[slot] = self.combine(state[slot], value)
-        for line, value in by_line.items():
-            self._write_line(fragment, line, value)
-        return state
+                value = SCALARS[self.dtype.name](cutlass.select_(valid, value, folds.identity(self.reduce)))
+                key = (run.position, place) if self.along else (run.line, 0) if self.across else (0, 0)
+                found[key] = folds.combine(self.reduce, found[key], value) if key in found else value
+        if not self.immediate:
+            return [folds.combine(self.reduce, held, new) for held, new in zip(state, found.values(), strict=True)]
+        for key, value in found.items():
+            if self.across:
+                self._write_line(fragment, key[0], value)
+            else:
+                self._scatter_place(fragment, *key, value)
+        return []
 
     def _write_line(self, fragment: Fragment, line: int, value: Any) -> None:
+        """A line's fold over the lanes that share it, as part of the CTA's partial result."""
         run = next(run for run in fragment.runs if run.line == line)
-        for distance in _powers(1, self.facts.lanes):
-            value = self.combine(value, _shuffle(value, distance))
+        value = folds.across_lanes(self.reduce, value, 1, self.facts.lanes)
         coordinate = fragment.across(run)
-        origin = self.tile.m0 if self.axis == "n" else self.tile.n0
-        extent = self.extents.m if self.axis == "n" else self.extents.n
+        n_axis = fragment.axis == "n"
+        origin, extent = (self.tile.m0, self.extents.m) if n_axis else (self.tile.n0, self.extents.n)
         leads = (self.tile.lane % self.facts.lanes == 0) & (coordinate < extent)
         self._write_partial(coordinate - origin, value, leads)
 
-    # Finishing.
+    def _scatter_place(self, fragment: Fragment, position: int, place: int, value: Any) -> None:
+        """A place's fold over the lanes of a warp that have it, into the warp's line of shared memory."""
+        run = next(run for run in fragment.runs if run.position == position)
+        value = folds.across_lanes(self.reduce, value, self.facts.lanes, WARP)
+        origin = self.tile.n0 if fragment.axis == "n" else self.tile.m0
+        row = self._scratch + self.tile.warp * (self.line * PARTIAL_BYTES)
+        self._put(row + (fragment.along(run) - origin + place) * PARTIAL_BYTES, value, self.tile.lane < self.facts.lanes)
 
-    def flush(self, state: list[Any], scratch: Any) -> None:
-        """Bring the registers of all threads together through shared memory and write the CTA's partial.
+    # Bringing the threads of a CTA together.
 
-        All threads call it; ``scratch`` is a shared address of ``scratch_bytes``. Ends without a barrier.
-        """
-        if self.across:
-            return
+    def flush(self, state: Sequence[Any], scratch: Any) -> None:
+        """Write the CTA's partial result. All threads call it; ``scratch`` has ``scratch_bytes`` of shared memory."""
         warps = self.facts.threads // WARP
-        line = (self.facts.tile_n if self.axis == "n" else self.facts.tile_m) if self.along else 1
-        distances = _powers(self.facts.lanes, WARP) if self.along else _powers(1, WARP)
-        values = []
-        for value in state:
-            for distance in distances:
-                value = self.combine(value, _shuffle(value, distance))  # noqa: PLW2901 - a butterfly
-            values.append(value)
-        cute.arch.sync_threads()
-        self._scatter(values, scratch, line)
-        cute.arch.sync_threads()
-        self._gather(scratch, line, warps)
+        if self.across:
+            if not self.immediate:
+                assert self._first is not None
+                for line, value in zip(self._first.lines, state, strict=True):
+                    self._write_line(self._first, line, value)
+        elif self.immediate:
+            self.barrier()
+            self._gather(self._scratch, self.line, warps)
+        elif self.along:
+            values = [folds.across_lanes(self.reduce, value, self.facts.lanes, WARP) for value in state]
+            self.barrier()
+            row = scratch + self.tile.warp * (self.line * PARTIAL_BYTES)
+            length, lanes = self.facts.run, self.facts.lanes
+            first = row + (self.tile.lane % lanes) * (length * PARTIAL_BYTES)
+            for slot, value in enumerate(values):
+                position, place = divmod(slot, length)
+                self._put(first + (position * lanes * length + place) * PARTIAL_BYTES, value, self.tile.lane < lanes)
+            self.barrier()
+            self._gather(scratch, self.line, warps)
+        else:
+            value = folds.across_lanes(self.reduce, state[0], 1, WARP)
+            self.barrier()
+            self._put(scratch + self.tile.warp * PARTIAL_BYTES, value, self.tile.lane == 0)
+            self.barrier()
+            self._gather(scratch, 1, warps)
 
-    def _scatter(self, values: list[Any], scratch: Any, line: int) -> None:
-        """Each warp's line of values into shared memory, by the lanes that lead."""
-        lanes = self.facts.lanes if self.along else 1
-        leads = self.tile.lane < lanes
-        row = scratch + self.tile.warp * (line * PARTIAL_BYTES)
-        if not self.along:
-            _store_shared(row, values[0], leads)
-            return
-        length = self.facts.run
-        stride = lanes * length
-        for slot, value in enumerate(values):
-            position, place = divmod(slot, length)
-            offset = (self.tile.lane % lanes) * length + (position * stride + place)
-            _store_shared(row + offset * PARTIAL_BYTES, value, leads)
+    def barrier(self) -> None:
+        """All threads of the epilogue meet."""
+        emit(f"bar.sync {self.facts.barrier}, {self.facts.threads};")
 
-    def _gather(self, scratch: Any, line: int, warps: int) -> None:
-        """Sum over the warps, in their order, one number a thread at a time."""
-        for first in range(0, line, self.facts.threads):
+    def _gather(self, scratch: Any, width: int, rows: int) -> None:
+        """The fold over rows of shared memory, in their order, written as the CTA's partial result."""
+        for first in range(0, width, self.facts.threads):
             place = self.tile.thread + first
-            mine = place < line
-            address = scratch + cutlass.select_(mine, place, Int32(0)) * PARTIAL_BYTES
-            value = self._load_shared(address)
-            for warp in range(1, warps):
-                value = self.combine(value, self._load_shared(address + warp * line * PARTIAL_BYTES))
-            self._write_partial(place, value, mine)
+            mine = self.destination_place(place)[2] & (place < width)
+            self._write_partial(place, self._fold_rows(scratch, width, rows, place, mine), mine)
 
-    def _load_shared(self, address: Any) -> Any:
-        kind = self.reduce.accumulate_dtype.name
-        bits = shared.ld_shared(address, kind="b64")[0]
-        return _from_bits(bits, kind)
+    def _fold_rows(self, scratch: Any, width: int, rows: int, place: Any, mine: Any) -> Any:
+        address = scratch + Int32(cutlass.select_(mine, place, Int32(0))) * PARTIAL_BYTES
+        value = self._get(address)
+        for row in range(1, rows):
+            value = folds.combine(self.reduce, value, self._get(address + row * width * PARTIAL_BYTES))
+        return value
+
+    def _put(self, address: Any, value: Any, predicate: Any) -> None:
+        shared.st_shared(address, [folds.to_bits(value, self.dtype)], kind="b64", predicate=predicate)
+
+    def _get(self, address: Any) -> Any:
+        return folds.from_bits(shared.ld_shared(address, kind="b64")[0], self.dtype)
+
+    # Bringing the CTAs together.
 
     def group(self) -> tuple[Any, Any]:
         """The tile's destination group, and the number of its partial in it."""
@@ -199,28 +209,71 @@ class Reduction:
         return batch * groups + group, partial
 
     def _partial_address(self, group: Any, partial: Any, place: Any) -> Any:
-        width = self.shape.width(self.facts.tile_m, self.facts.tile_n)
         count = self.shape.partials(*self.tiles, self.extents.batches)
-        index = (Int64(group) * Int64(count) + Int64(partial)) * width + Int64(place)
+        index = (Int64(group) * Int64(count) + Int64(partial)) * self.width + Int64(place)
         return self.partials + index * PARTIAL_BYTES
 
     def _write_partial(self, place: Any, value: Any, predicate: Any) -> None:
-        group, partial = self.group()
-        bits = _to_bits(value, self.reduce.accumulate_dtype.name)
-        gmem.st_global_bits(self._partial_address(group, partial, place), bits, 8, predicate)
+        address = self._partial_address(*self.group(), place)
+        gmem.st_global_bits(address, folds.to_bits(value, self.dtype), 8, predicate)
 
-    def count(self, flag: Any) -> Any:
+    def finish(self, scratch: Any) -> None:
+        """Count the CTA; in the one that is last of its group, fold all partials and write the destination.
+
+        All threads call it, after ``flush``; ``scratch`` as there.
+        """
+        when(self._is_last(scratch), lambda: self._fold_partials(scratch))
+
+    def _is_last(self, flag: Any) -> Any:
         """Count the CTA's partial, and learn in all threads (through a shared word) whether it was the group's last."""
         group, _ = self.group()
-        cute.arch.sync_threads()
+        self.barrier()
         leads = self.tile.thread == 0
         total = self.shape.partials(*self.tiles, self.extents.batches)
-        before = _count_release(self.counters + Int64(group) * COUNTER_BYTES, leads)
+        before = _count(self.counters + Int64(group) * COUNTER_BYTES, total - 1, leads)
         shared.st_shared(flag, [before], predicate=leads)
-        cute.arch.sync_threads()
+        self.barrier()
         seen = shared.ld_shared(flag)[0]
-        cute.arch.sync_threads()
+        self.barrier()
         return Boolean(seen == total - 1)
+
+    def _fold_partials(self, scratch: Any) -> None:
+        """The threads share the partials of a place, by turns; then the shares meet in shared memory, in their order."""
+        threads, width = self.facts.threads, self.width
+        group, _ = self.group()
+        total = self.shape.partials(*self.tiles, self.extents.batches)
+        if width >= threads:
+            for first in range(0, width, threads):
+                place = self.tile.thread + first
+                mine = self.destination_place(place)[2] & (place < width)
+                self._write(place, self._fold_share(group, place, Int32(0), total, 1, mine), mine)
+            return
+        shares = threads // width
+        place, share = self.tile.thread % width, self.tile.thread // width
+        mine = self.destination_place(place)[2] & (share < shares)
+        value = self._fold_share(group, place, share, total, shares, mine)
+        rows = shares
+        if width < WARP:  # a power of two: lanes of one place differ in the bits above it
+            value = folds.across_lanes(self.reduce, value, width, WARP)
+            share, rows = self.tile.warp, threads // WARP
+            mine = self.tile.lane < width
+        self._put(scratch + (share * width + place) * PARTIAL_BYTES, value, mine & (share < rows))
+        self.barrier()
+        mine = self.destination_place(self.tile.thread)[2] & (self.tile.thread < width)
+        self._write(self.tile.thread, self._fold_rows(scratch, width, rows, self.tile.thread, mine), mine)
+
+    def _fold_share(self, group: Any, place: Any, first: Any, total: Any, step: int, mine: Any) -> Any:
+        def add(partial: Any, value: Any) -> Any:
+            return folds.combine(self.reduce, value, self._read_partial(group, partial, place, mine))
+
+        end = Int32(cutlass.select_(mine, total, Int32(0)))
+        return fold_range(first, end, Int32(step), add, folds.identity(self.reduce))
+
+    def _read_partial(self, group: Any, partial: Any, place: Any, predicate: Any) -> Any:
+        """A partial that some CTA wrote, as it is in the second level of the cache."""
+        address = self._partial_address(group, partial, place)
+        body = "{\n.reg .b64 t;\nmov.b64 t, 0;\n@{$r1} ld.global.cg.b64 t, [{$r0}];\nmov.b64 {$w0}, t;\n}"
+        return folds.from_bits(emit(body, [Int64], [address, predicate])[0], self.dtype)
 
     def destination_place(self, place: Any) -> tuple[Any, Any, Any]:
         """(m, n) of number ``place`` of the group's result, and whether it lies in the problem."""
@@ -232,125 +285,29 @@ class Reduction:
             return Int32(0), n, n < self.extents.n
         return Int32(0), Int32(0), place == 0
 
-    def write(self, place: Any, value: Any, predicate: Any) -> None:
+    def _write(self, place: Any, value: Any, predicate: Any) -> None:
         """Round a finished value once and write it."""
-        value, dtype = _finished(self.reduce, value, self._folded_count())
-        m, n, valid = self.destination_place(place)
+        value, dtype = folds.finished(self.reduce, value, self._folded_count())
+        m, n, _ = self.destination_place(place)
         words = pack([value], self.reduce.dtype, dtype)
-        store_elements(self.reach.at(m, n), self.reduce.dtype.bytes, 1, words, predicate & valid)
+        store_elements(self.reach.at(m, n), self.reduce.dtype.bytes, 1, words, predicate)
 
     def _folded_count(self) -> Any:
+        """How many values a destination element stands for, as a Float64."""
         l, m, n = self.reduce.axes
-        count = Float64(1.0)
+        count = Int64(1)
         for folded, extent in ((l, self.extents.batches), (m, self.extents.m), (n, self.extents.n)):
             if folded:
-                count = count * Float64(extent)
-        return count
-
-    def read_partial(self, group: Any, partial: Any, place: Any, predicate: Any) -> Any:
-        """A partial that some CTA wrote, as it is in the second level of the cache."""
-        address = self._partial_address(group, partial, place)
-        body = "{\n.reg .b64 t;\nmov.b64 t, 0;\n@{$r1} ld.global.cg.b64 t, [{$r0}];\nmov.b64 {$w0}, t;\n}"
-        bits = emit(body, [Int64], [address, predicate])[0]
-        return _from_bits(bits, self.reduce.accumulate_dtype.name)
+                count = count * Int64(extent)
+        return emit("cvt.rn.f64.s64 {$w0}, {$r0};", [cutlass.Float64], [count])[0]
 
 
-@cute.jit
-def finish(reduction: cutlass.Constexpr, flag: Int32) -> None:
-    """Count the CTA's partial; in the CTA that is last of its group, fold all partials and write the destination."""
-    last = reduction.count(flag)
-    if last:
-        group, _ = reduction.group()
-        total = reduction.shape.partials(*reduction.tiles, reduction.extents.batches)
-        width = reduction.shape.width(reduction.facts.tile_m, reduction.facts.tile_n)
-        for first in cutlass.range_constexpr(0, width, reduction.facts.threads):
-            place = reduction.tile.thread + first
-            mine = Boolean(place < width)
-            value = reduction.identity()
-            for partial in cutlass.range(total):
-                value = reduction.combine(value, reduction.read_partial(group, partial, place, mine))
-            reduction.write(place, value, mine)
-
-
-def _count_release(address: Any, predicate: Any) -> Any:
-    """Add one to a counter after making this CTA's writes visible to the GPU, and see everyone's before it."""
-    body = "{\n.reg .b32 t;\nmov.b32 t, 0;\n@{$r1} atom.acq_rel.gpu.global.add.u32 t, [{$r0}], 1;\nmov.b32 {$w0}, t;\n}"
+def _count(address: Any, last: Any, predicate: Any) -> Any:
+    """The counter before this CTA added one to it, after making its writes visible to the GPU and before seeing
+    everyone's. From ``last`` the counter goes back to zero, as the next launch wants it."""
+    body = "{\n.reg .b32 t;\nmov.b32 t, 0;\n"
+    body += "@{$r1} atom.acq_rel.gpu.global.inc.u32 t, [{$r0}], {$r2};\nmov.b32 {$w0}, t;\n}"
     emit("fence.acq_rel.gpu;")
-    found = emit(body, [Int32], [address, predicate])[0]
+    found = emit(body, [Int32], [address, predicate, last])[0]
     emit("fence.acq_rel.gpu;")
     return found
-
-
-def _powers(first: int, limit: int) -> list[int]:
-    found = []
-    while first < limit:
-        found.append(first)
-        first *= 2
-    return found
-
-
-def _identity(combine: str, dtype: DType) -> Any:
-    kind = _SCALARS[dtype.name]
-    if combine in ("sum", "mean"):
-        return kind(0)
-    if dtype.is_float:
-        return kind(float("-inf") if combine == "max" else float("inf"))
-    return kind(int(dtype.lowest if combine == "max" else dtype.highest))
-
-
-def _extreme(combine: str, dtype: str, a: Any, b: Any) -> Any:
-    if dtype == "float32":
-        return emit(f"{combine}.NaN.f32 {{$w0}}, {{$r0}}, {{$r1}};", [Float32], [a, b])[0]
-    if dtype == "float64":
-        body = (
-            f"{{\n.reg .pred p;\n.reg .f64 t;\n{combine}.f64 t, {{$r0}}, {{$r1}};\n"
-            "setp.nan.f64 p, {$r0}, {$r1};\n@p add.f64 t, {$r0}, {$r1};\nmov.b64 {$w0}, t;\n}"
-        )
-        return emit(body, [Float64], [a, b])[0]
-    bits = "s32" if dtype == "int32" else "s64"
-    return emit(f"{combine}.{bits} {{$w0}}, {{$r0}}, {{$r1}};", [_SCALARS[dtype]], [a, b])[0]
-
-
-def _widen(value: Any, compute: DType, accumulate: DType) -> Any:
-    if compute.name == accumulate.name:
-        return value
-    if compute.name == "bool":
-        value = cutlass.select_(value, Int32(1), Int32(0))
-    return _SCALARS[accumulate.name](value)
-
-
-def _shuffle(value: Any, distance: int) -> Any:
-    """The value of the lane whose number differs in one bit."""
-    text = f"shfl.sync.bfly.b32 {{$w0}}, {{$r0}}, {distance}, 31, 0xffffffff;"
-    if isinstance(value, Float32 | Int32):
-        return emit(text, [type(value)], [value])[0]
-    body = (
-        "{\n.reg .b32 l, h;\nmov.b64 {l, h}, {$r0};\n"
-        f"shfl.sync.bfly.b32 l, l, {distance}, 31, 0xffffffff;\nshfl.sync.bfly.b32 h, h, {distance}, 31, 0xffffffff;\n"
-        "mov.b64 {$w0}, {l, h};\n}"
-    )
-    return emit(body, [type(value)], [value])[0]
-
-
-def _to_bits(value: Any, dtype: str) -> Any:
-    form = {"float32": "cvt.f64.f32", "float64": "mov.b64", "int32": "cvt.s64.s32", "int64": "mov.b64"}[dtype]
-    return emit(f"{form} {{$w0}}, {{$r0}};", [Int64], [value])[0]
-
-
-def _from_bits(bits: Any, dtype: str) -> Any:
-    form = {"float32": "cvt.rn.f32.f64", "float64": "mov.b64", "int32": "cvt.u32.u64", "int64": "mov.b64"}[dtype]
-    return emit(f"{form} {{$w0}}, {{$r0}};", [_SCALARS[dtype]], [bits])[0]
-
-
-def _store_shared(address: Any, value: Any, predicate: Any) -> None:
-    kind = {Float32: "float32", Float64: "float64", Int32: "int32", Int64: "int64"}[type(value)]
-    shared.st_shared(address, [_to_bits(value, kind)], kind="b64", predicate=predicate)
-
-
-def _finished(reduce: PlanReduce, value: Any, count: Any) -> tuple[Any, DType]:
-    """The value that is stored, and its dtype: a mean is divided in float64, an integer fold stays an integer."""
-    if reduce.combine == "mean":
-        return Float64(value) / count, FLOAT64
-    if reduce.accumulate_dtype.is_float:
-        return value, FLOAT64 if reduce.accumulate_dtype is FLOAT64 else FLOAT32
-    return Float64(value), FLOAT64

@@ -58,20 +58,26 @@ def workspace_bytes(
 
 
 def scratch_bytes(plan: EpiloguePlan, axis: str, facts: KernelFacts) -> int:
-    """Shared memory that ``Reduction.flush`` needs, in bytes."""
+    """Shared memory that ``Reduction.flush`` and ``finish`` need, in bytes."""
     if not plan.reduces:
         return 0
     line = facts.tile_n if axis == "n" else facts.tile_m
-    return (facts.threads // WARP) * line * PARTIAL_BYTES
+    return max((facts.threads // WARP) * line, facts.threads) * PARTIAL_BYTES
+
+
+def step_scratch_bytes(plan: EpiloguePlan, axis: str, facts: KernelFacts) -> int:
+    """Shared memory that visits write to where steps go along the axis: a line a warp for each result along it."""
+    kept = 2 if axis == "n" else 1
+    results = sum(not reduce.axes[kept] for reduce in plan.reduces) if facts.steps_along else 0
+    line = facts.tile_n if axis == "n" else facts.tile_m
+    return results * (facts.threads // WARP) * line * PARTIAL_BYTES
 
 
 def refusal(plan: EpiloguePlan, folds_batches: bool) -> str | None:
     """Why a plan's reductions cannot be done by this engine; None where they can."""
     for reduce in plan.reduces:
-        if folds_batches and reduce.axes[0] and not (reduce.axes[1] and reduce.axes[2]):
-            return "a reduction over the batch that keeps rows or columns"
         if not (reduce.axes[1] or reduce.axes[2]):
-            return "a reduction over the batch alone"
+            return "a reduction that keeps both rows and columns"
         if reduce.halved:
             return "a reduction of a gated value"
     return None

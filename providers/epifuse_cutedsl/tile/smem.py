@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tile in shared memory: its swizzle and its bytes, and how many stages of tiles fit."""
+"""A tile in shared memory: its swizzle and its bytes, and how much of it a CTA can have."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def align(size_bytes: int, to: int = ALIGNMENT_BYTES) -> int:
     return -(-size_bytes // to) * to
 
 
-def stages_that_fit(stage_bytes: int, fixed_bytes: int, cc: int, most: int) -> int:
-    """How many stages go beside ``fixed_bytes``, at most ``most``; 0 where not even one does."""
-    return max(0, min(most, (limit_bytes(cc) - fixed_bytes) // stage_bytes))
+def resident_bytes(cc: int, ctas: int) -> int:
+    """Bytes of dynamic shared memory that each of ``ctas`` CTAs on one SM can have; the system takes 1 KiB of each."""
+    return min(limit_bytes(cc), (limit_bytes(cc) + KIB) // ctas - KIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class SharedTile:
     def step(self, rows: int, byte: int = 0) -> tuple[int, int]:
         """``(x, d)`` with ``offset(r + rows, b + byte) == (offset(r, b) ^ x) + d``.
 
-        Holds where ``r`` and ``rows`` have no bit in common, nor ``b`` and ``byte``, and, with a swizzle, ``pitch_bytes``
-        is a power of two. So one exclusive-or, often with 0, and a displacement in the instruction make an address.
+        Holds where ``r`` and ``rows`` have no bit in common, nor ``b`` and ``byte``, and where, with a swizzle,
+        ``pitch_bytes`` is a power of two. So one exclusive-or, often with 0, and a displacement in the instruction make an address.
         """
         if not self.swizzle.mask:
             return 0, rows * self.pitch_bytes + byte

@@ -53,6 +53,7 @@ def mistakes(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, dtype: torch.
     if k == 0:
         zeros = torch.zeros_like(accum)
         yield Mistake(Kind.VALUE, "with K = 0 the epilogue still runs, on zeros: relu(bias) in every row", rounded(zeros))
+    yield Mistake(Kind.VALUE, "bias and ReLU are missing", rounded(accum))
     yield Mistake(Kind.VALUE, "the bias is missing", rounded(accum.relu()))
     yield Mistake(Kind.VALUE, "the ReLU is missing", rounded(accum + bias))
     yield Mistake(Kind.VALUE, "the bias is added after the ReLU, not before", rounded(accum.relu() + bias))

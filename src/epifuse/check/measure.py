@@ -31,6 +31,7 @@ from epifuse.fusion.ir.graph import Graph, GraphBuilder
 from epifuse.fusion.ir.node import Broadcast, Kind, Node
 from epifuse.fusion.plan import Access, OperandSpec
 from epifuse.fusion.vocabulary import table
+from epifuse.fusion.vocabulary.table import Level
 from epifuse.runtime.rounding import round_to, round_to_tf32, tf32_allowed
 from epifuse.runtime.tensors import Number, as_number, as_torch
 
@@ -233,9 +234,17 @@ def _moved(graph: Graph, index: int, relative: float, absolute: float) -> Graph:
                 step = builder.compute(table.lookup("mul"), (place, builder.constant(relative)))
             else:
                 step = builder.constant(absolute)
+                if table.lookup(node.op).level is Level.GATED:  # whose bound counts per unit of the odd column
+                    odd = builder.compute(table.lookup("abs"), (_odd(builder, inputs[0]),))
+                    scale = builder.compute(table.lookup("maximum"), (odd, builder.constant(1.0)))
+                    step = builder.compute(table.lookup("mul"), (step, scale))
             place = builder.compute(table.lookup("add"), (place, step))
         places.append(place)
     return replace(graph, nodes=tuple(builder.nodes))
+
+
+def _odd(builder: GraphBuilder, place: int) -> int:
+    return builder.compute(table.lookup("odd_columns"), (place,))
 
 
 def _unfolded(graph: Graph) -> Graph:

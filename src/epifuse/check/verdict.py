@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,15 +103,16 @@ class Report:
         return self.cases > 0 and not self.findings
 
     def distinct(self, limit: int) -> list[Finding]:
-        """The first finding of each (kind, section), at most ``limit``: the many that follow say the same."""
-        seen: Counter[tuple[Kind, int]] = Counter()
-        found = []
-        for number, section in enumerate(self.sections):
+        """The first finding of each kind in each section, at most ``limit``: the many that follow say the same.
+
+        Sections whose names differ in what stands after the last comma, the dtype, count as one.
+        """
+        found: dict[tuple[Kind, str], Finding] = {}
+        for section in self.sections:
+            name = section.name.rpartition(", ")[0] or section.name
             for finding in section.findings:
-                seen[finding.kind, number] += 1
-                if seen[finding.kind, number] == 1:
-                    found.append(finding)
-        return found[:limit]
+                found.setdefault((finding.kind, name), finding)
+        return list(found.values())[:limit]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""

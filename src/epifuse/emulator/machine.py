@@ -100,7 +100,8 @@ def launch(
     if not memory.unrestricted:
         memory.register(address, packed.size, "kernel parameters")
     try:
-        return _run(running)
+        with np.errstate(all="ignore"):  # overflow and NaN are the kernel's business
+            return _run(running)
     finally:
         if not memory.unrestricted:
             memory.unregister(address)

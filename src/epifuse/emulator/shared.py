@@ -164,7 +164,8 @@ class SharedMemory:
             for number in set(changes.tolist()):
                 if number and not clock.knows(number):
                     used = self.dimensions.describe(number)
-                    raise RaceError(f"CTA rank {self.rank} may end before its shared memory is free of {used}")
+                    what = f"CTA rank {self.rank} may end before its shared memory is free of {used}"
+                    raise RaceError(what)
         for offset, barrier in self.barriers.items():
             if not all(clock.knows(number) for number in barrier.outside.values()):
                 raise RaceError(

@@ -315,7 +315,7 @@ class Body:
             base, offset = Symbol(base.name), base.offset_bytes
         elif isinstance(base, Register):
             offset = self._offset()
-        elif not isinstance(base, Immediate):
+        elif not isinstance(base, Immediate) or base.float_bits:
             raise PtxSyntaxError("an address is a register, a symbol or a number", Place(line=line))
         extra: list[Operand] = []
         while cursor.accept(","):

@@ -66,11 +66,11 @@ class TensorMemory:
         return ", ".join(f"{count} columns from {start}" for start, count in sorted(self.allocations.items()))
 
     def check_ended(self) -> None:
-        """Raise TensorMemoryError if the CTA ends with columns allocated, or without giving up the right to allocate."""
+        """Raise TensorMemoryError if the CTA ends with columns allocated, or with the right to allocate kept."""
         if self.allocations:
             raise TensorMemoryError(f"the CTA ended with tensor memory allocated: {self.leaked()}")
         if self.used and self.permitted:
-            raise TensorMemoryError("the CTA ended without tcgen05.relinquish_alloc_permit after an alloc")
+            raise TensorMemoryError("the CTA ended without tcgen05.relinquish_alloc_permit")
 
     def check(self, first_column: int, columns: int) -> None:
         """Raise TensorMemoryError unless the columns are allocated."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from epifuse.emulator import EmulatedDevice
+from epifuse.emulator import EmulatedDevice, launching
 from epifuse.runtime.cache import KernelImage
 from epifuse.runtime.tensors import traits_of
 
@@ -38,19 +38,9 @@ class EmulatedKernel:
                 if traits.address is not None and traits.extent_bytes:
                     device.memory.register(traits.address, traits.extent_bytes)
                     opened.append(traits.address)
-            report = device.executor.launch(
-                self._module,
-                image.name,
-                grid=tuple(grid),
-                block=image.block,
-                cluster=image.cluster,
-                dynamic_smem_bytes=image.dynamic_smem_bytes,
-                params=params,
-                chip=device.chip,
-                options=device.options,
-                memory=device.memory,
-            )
-            device.reports.append(report)
+            x, y, z = grid
+            shape = launching.LaunchShape((x, y, z), image.block, image.cluster, image.dynamic_smem_bytes)
+            launching.run(device, self._module, image.name, shape, params)
         finally:
             for address in opened:
                 device.memory.unregister(address)

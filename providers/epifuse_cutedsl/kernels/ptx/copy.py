@@ -14,10 +14,21 @@ def cp_async(target: Any, source: Any, size: int, valid: Any, displacement: int 
     ``valid`` = 0 reads nothing, so ``source`` may be any address then. Where ``predicate`` (Boolean) is false nothing
     is written either.
     """
-    operation = "cp.async.cg.shared.global.L2::128B" if size == 16 else "cp.async.ca.shared.global"
     guard = "" if predicate is None else "@{$r3} "
     inputs = [target, source, valid] if predicate is None else [target, source, valid, predicate]
-    emit(f"{guard}{operation} {at('{$r0}', displacement)}, [{{$r1}}], {size}, {{$r2}};", (), inputs)
+    emit(f"{guard}{_operation(size)} {at('{$r0}', displacement)}, [{{$r1}}], {size}, {{$r2}};", (), inputs)
+
+
+def cp_async_or_zero(target: Any, source: Any, size: int, ignore: Any, displacement: int = 0) -> None:
+    """Copy ``size`` bytes, or write zeros and read nothing where ``ignore`` (Boolean) holds.
+
+    A size in a register costs four more instructions than this predicate (the hardware shifts the address by it).
+    """
+    emit(f"{_operation(size)} {at('{$r0}', displacement)}, [{{$r1}}], {size}, {{$r2}};", (), [target, source, ignore])
+
+
+def _operation(size: int) -> str:
+    return "cp.async.cg.shared.global.L2::128B" if size == 16 else "cp.async.ca.shared.global"
 
 
 def cp_async_commit_group() -> None:

@@ -32,6 +32,7 @@ class CopyShape:
     """Bytes a thread writes to shared memory at once."""
     rows_are_k: bool
     plain: bool
+    whole: bool
     threads: int
     rows_first: int
     """Neighbouring threads that take neighbouring rows before the next chunk: 8 where a tile is transposed."""
@@ -85,6 +86,7 @@ def copy_shape(traits: MainTraits, extent: int, tile_k: int, threads: int, *, te
         piece_bytes=max(vector, WORD_BYTES),
         rows_are_k=not tensor or traits.major == "mn",
         plain=plain,
+        whole=vector == size or traits.whole,
         threads=threads,
         rows_first=min(8, tile_k) if transposing else 1,
     )
@@ -144,19 +146,23 @@ class TileCopy:
         address = slot + self.target
         return (address ^ turn if turn else address), displacement
 
-    def issue(self, slot: Any, pointer: Any, k_left: Any) -> None:
-        """Start the copies of a tile into the slot at the shared address ``slot``."""
+    def issue(self, slot: Any, pointer: Any, k_left: Any, part: int = 0, parts: int = 1) -> None:
+        """Start the copies of a tile, or a part of them, into the slot at the shared address ``slot``."""
         shape = self.shape
         rows_left, columns_left = self._limits(k_left)
         step = shape.chunk_threads * shape.pieces
-        valid = [
-            _clamp(columns_left - repeat * step, shape.pieces) * shape.element_bytes for repeat in range(shape.repeats)
-        ]
-        for row, repeat, address in self._pieces(pointer):
+        pieces = self._pieces(pointer)
+        for row, repeat, address in pieces[len(pieces) * part // parts : len(pieces) * (part + 1) // parts]:
             inside = rows_left > row * shape.row_threads
-            size = cutlass.select_(inside, valid[repeat], Int32(0))
             target, displacement = self._target(slot, row, repeat)
-            copy.cp_async(target, address, shape.piece_bytes, size, displacement, predicate=self.active)
+            columns = columns_left - repeat * step
+            if shape.whole and self.active is None:
+                ignore = (rows_left <= row * shape.row_threads) | (columns <= 0)
+                copy.cp_async_or_zero(target, address, shape.piece_bytes, ignore, displacement)
+            else:
+                valid = _clamp(columns, shape.pieces) * shape.element_bytes
+                size = cutlass.select_(inside, valid, Int32(0))
+                copy.cp_async(target, address, shape.piece_bytes, size, displacement, predicate=self.active)
 
     def fetch(self, pointer: Any, k_left: Any) -> list[Any]:
         """The words of a tile by plain loads: one register for each piece."""
@@ -168,10 +174,11 @@ class TileCopy:
             inside = rows_left > row * shape.row_threads
             if self.active is not None:
                 inside = inside & self.active
+            place = address
             for element in range(shape.pieces):
                 here = inside & (columns_left > repeat * shape.chunk_threads * shape.pieces + element)
-                bits = gmem.ld_global_bits(address, shape.element_bytes, here)
-                address = address + self.column_stride
+                bits = gmem.ld_global_bits(place, shape.element_bytes, here)
+                place = place + self.column_stride
                 word = bits if word is None else word | (bits << (8 * shape.element_bytes * element))
             words.append(word)
         return words

@@ -15,13 +15,15 @@ class MainTraits:
 
     ``major`` is 'k' where K is the faster axis, 'mn' where M (of A) or N (of B) is. ``vector_bytes`` divides the base
     address, the strides of the other axes and of batches, in bytes; it is one element's size where ``unit`` is False,
-    which says that the stride of the major axis is not 1.
+    which says that the stride of the major axis is not 1. ``whole`` says that the extent of the
+    major axis is a multiple of ``vector_bytes``, so that no access is valid in part.
     """
 
     dtype: DType
     major: str
     vector_bytes: int
     unit: bool = True
+    whole: bool = False
 
     def __post_init__(self) -> None:
         assert self.major in ("k", "mn")

@@ -56,17 +56,19 @@ class Ring:
             state = self.advance(state)
         return state
 
-    def issue(self, state: State) -> tuple[Any, Any]:
-        """Start the copies of the next tile; the words of operands that are copied by plain loads."""
+    def issue(self, state: State, part: int = 0, parts: int = 1) -> tuple[Any, Any]:
+        """Start a part of the next tile's copies, the last one closes the group; the words of operands that are copied
+        by plain loads come with the first part."""
         slot, pointer_a, pointer_b, k_left = state
         words: list[Any] = []
         for operand, pointer, shift in ((self.a, pointer_a, 0), (self.b, pointer_b, self.b_displacement)):
             if operand.shape.plain:
-                words.append(operand.fetch(pointer, k_left))
+                words.append(operand.fetch(pointer, k_left) if part == 0 else ())
             else:
-                operand.issue(slot + shift, pointer, k_left)
+                operand.issue(slot + shift, pointer, k_left, part, parts)
                 words.append(())
-        copy.cp_async_commit_group()
+        if part == parts - 1:
+            copy.cp_async_commit_group()
         return words[0], words[1]
 
     def deposit(self, state: State, words: tuple[Any, Any]) -> None:

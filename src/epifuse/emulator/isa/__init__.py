@@ -10,6 +10,7 @@ from . import (
     comparison,
     conversion,
     copies,
+    extended,
     floating,
     half,
     integer,
@@ -39,6 +40,8 @@ _BY_TYPE: dict[str, tuple[Handler | None, Handler | None, Handler | None]] = {
 
 
 def _by_type(builder: Builder, instruction: Instruction) -> Step:
+    if instruction.has("cc"):
+        return extended.handle(builder, instruction)
     type_name = instruction.modifiers[-1] if instruction.modifiers else ""
     chapters = (integer.TYPES, floating.TYPES, half.TYPES)
     for handler, types in zip(_BY_TYPE[instruction.opcode], chapters, strict=True):
@@ -50,6 +53,7 @@ def _by_type(builder: Builder, instruction: Instruction) -> Step:
 INSTRUCTIONS: dict[str, Handler] = {
     **dict.fromkeys(_BY_TYPE, _by_type),
     **integer.INSTRUCTIONS,
+    **extended.INSTRUCTIONS,
     **floating.INSTRUCTIONS,
     **half.INSTRUCTIONS,
     **comparison.INSTRUCTIONS,

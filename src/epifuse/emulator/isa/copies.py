@@ -12,7 +12,7 @@ import numpy as np
 
 from ..builder import Builder, Handler, Registers, Step, check_modifiers
 from ..clocks import event
-from ..lanes import Array, Value
+from ..lanes import LANES, Array, Value
 from ..operations import Operation
 from ..shared import CTA_SHIFT, OFFSET_MASK, SharedMemory
 from ..state import Warp
@@ -54,13 +54,17 @@ def _copy(builder: Builder, instruction: Instruction) -> Step:
     size = getattr(rest[0], "value", 0)
     if size not in (4, 8, 16) or (instruction.has("cg") and size != 16):
         raise builder.unknown(instruction, f"copies of {size} bytes")
+    ignores = len(rest) > 1 and builder.register_bits(rest[1], 32) == 1
     source_size = builder.source(rest[1]) if len(rest) > 1 else builder.constant(size)
 
     def step(warp: Warp, registers: Registers) -> None:
         targets = active(warp, to(registers), np.uint32)
         sources = active(warp, come_from(registers), np.uint64)
         check_aligned(targets, size)
-        taken = _taken_bytes(warp, registers[source_size], size)
+        given = registers[source_size]
+        if ignores:  # the predicate "ignore-src" in the place of a size: zeros are written, nothing is read
+            given = np.where(np.broadcast_to(given, (LANES,)), np.uint32(0), np.uint32(size))
+        taken = _taken_bytes(warp, given, size)
         used = sources if taken is None else sources[taken > 0]
         check_aligned(used, size)
         memory = cta_at(warp, int(targets[0]) >> CTA_SHIFT, False).shared

@@ -213,25 +213,21 @@ def unary(builder: Builder, instruction: Instruction) -> Step:
         "brev": lambda a: int(f"{a:0{bits}b}"[::-1], 2),
         "bfind": lambda a: _find(a, type_name, bits, instruction.has("shiftamt")),
     }
-    compute = per_lane.get(instruction.opcode)
-    if compute is None:
+    if instruction.opcode not in per_lane:
         raise builder.unknown(instruction)
+    scalar: Callable[[int], int] = per_lane[instruction.opcode]
     target = builder.target(instruction.operands[0])
     dtype: Any = target.dtype
     vectors: dict[str, Callable[[Any], Any]] = {
         "neg": lambda a: (~a) + a.dtype.type(1),
         "abs": lambda a: np.abs(a.view(SIGNED[bits])).view(a.dtype),
     }
-    vector = vectors.get(
-        instruction.opcode, lambda a: np.array([per_lane[instruction.opcode](int(x)) for x in a], dtype)
+    vector: Callable[[Any], Any] = vectors.get(
+        instruction.opcode, lambda a: np.array([scalar(int(x)) for x in a], dtype)
     )
 
-    scalar: Callable[[int], int] = compute
-
     def apply(a: Value) -> Value:
-        if isinstance(a, np.ndarray):
-            return vector(a)
-        return scalar(a)
+        return scalar(a) if type(a) is int else vector(a)
 
     return builder.unary(target, builder.source(instruction.operands[1], bits), apply)
 
@@ -305,7 +301,22 @@ def _dp4a(builder: Builder, instruction: Instruction) -> Step:
     return lanewise(builder, instruction.operands[0], slots, compute, np.uint32)
 
 
+def _sad(builder: Builder, instruction: Instruction) -> Step:
+    type_name = instruction.modifiers[-1]
+    check_modifiers(builder, instruction, {type_name})
+    bits, is_signed = bits_of(type_name), type_name[0] == "s"
+    mask = (1 << bits) - 1
+
+    def compute(a: int, b: int, c: int) -> int:
+        left, right = (signed(a, bits), signed(b, bits)) if is_signed else (a, b)
+        return abs(left - right) + c & mask
+
+    slots = [builder.source(operand, bits) for operand in instruction.operands[1:]]
+    return lanewise(builder, instruction.operands[0], slots, compute, DTYPES[bits])
+
+
 INSTRUCTIONS: dict[str, Handler] = {
+    "sad": _sad,
     "rem": binary,
     "popc": unary,
     "clz": unary,

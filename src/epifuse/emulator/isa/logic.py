@@ -41,6 +41,16 @@ def _not(builder: Builder, instruction: Instruction) -> Step:
     return builder.unary(builder.target(target), builder.source(a, bits), invert)
 
 
+def _cnot(builder: Builder, instruction: Instruction) -> Step:
+    bits = bits_of(instruction.modifiers[-1])
+    target, a = instruction.operands
+
+    def is_zero(a: Value) -> Value:
+        return int(a == 0) if type(a) is int else (a == 0).astype(a.dtype)
+
+    return builder.unary(builder.target(target), builder.source(a, bits), is_zero)
+
+
 def _shift_left(builder: Builder, instruction: Instruction) -> Step:
     bits = bits_of(instruction.modifiers[-1])
     check_modifiers(builder, instruction, {f"b{bits}"})
@@ -127,6 +137,7 @@ INSTRUCTIONS: dict[str, Handler] = {
     "or": _bitwise,
     "xor": _bitwise,
     "not": _not,
+    "cnot": _cnot,
     "shl": _shift_left,
     "shr": _shift_right,
     "lop3": _lop3,

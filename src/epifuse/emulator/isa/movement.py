@@ -105,15 +105,27 @@ def _pack(builder: Builder, instruction: Instruction, source: Vector, bits: int)
 # -- bytes and lanes ---------------------------------------------------------------------------------------------
 
 
+# The selectors that stand for modes 0 to 3 of each named permutation, one nibble a byte.
+_PERMUTATIONS = {
+    "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
+    "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
+    "rc8": (0x0000, 0x1111, 0x2222, 0x3333),
+    "ecl": (0x3210, 0x3211, 0x3222, 0x3333),
+    "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
+    "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
+}
+
+
 def _prmt(builder: Builder, instruction: Instruction) -> Step:
     mode = instruction.modifiers[1] if len(instruction.modifiers) > 1 else ""
-    if mode:
-        raise builder.unknown(instruction, "permutation modes")
-    check_modifiers(builder, instruction, {"b32"})
+    check_modifiers(builder, instruction, {"b32", *_PERMUTATIONS})
     slots = [builder.source(operand) for operand in instruction.operands[1:]]
+    selectors = np.array(_PERMUTATIONS.get(mode, (0, 0, 0, 0)), np.uint32)
 
     def compute(a: Value, b: Value, selector: Value) -> Value:
         uniform = all(type(value) is int for value in (a, b, selector))
+        if mode:
+            selector = selectors[np.asarray(selector, np.uint32) & 3]
         bytes_ = np.empty((1 if uniform else LANES, 2), np.uint32)
         bytes_[:, 0], bytes_[:, 1] = a, b
         source = bytes_.view(np.uint8)

@@ -242,7 +242,29 @@ def _redux(builder: Builder, instruction: Instruction) -> Step:
 
 
 def _match(builder: Builder, instruction: Instruction) -> Step:
-    raise builder.unknown(instruction)
+    mode, sync, type_name = instruction.modifiers
+    if mode not in ("any", "all") or sync != "sync" or type_name not in ("b32", "b64"):
+        raise builder.unknown(instruction)
+    first, source, members_operand = instruction.operands
+    write = builder.setter(builder.target(first.first if isinstance(first, Pair) else first))
+    write_same = builder.setter(builder.target(first.second)) if isinstance(first, Pair) else None
+    slot, members = builder.source(source, int(type_name[1:])), builder.source(members_operand)
+
+    def step(warp: Warp, registers: Registers) -> None:
+        mask = uniform(registers[members], warp)
+        warp.require(mask, "match.sync")
+        value = registers[slot]
+        values = [value] * _WARP if type(value) is int else value.tolist()
+        sets = [sum(1 << i for i in range(_WARP) if mask >> i & 1 and values[i] == own) for own in values]
+        if mode == "any":
+            write(warp, registers, np.array(sets, np.uint32))
+            return
+        same = sets[first_lane(mask)] == mask
+        write(warp, registers, mask if same else 0)
+        if write_same is not None:
+            write_same(warp, registers, same)
+
+    return step
 
 
 def _activemask(builder: Builder, instruction: Instruction) -> Step:

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contenders timed in turn: CUDA graphs and events on a GPU, a host clock on the CPU."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+WARM_UP = 3
+ROUND_US = 1500.0
+"""About how long one contender's turn takes: long beside an event's resolution, short beside a change of clocks."""
+MOST_LAUNCHES = 256
+
+
+@dataclass(eq=False)
+class Contender:
+    """Something that computes a problem. ``launches[i]`` runs it on operand set i, on torch's current stream."""
+
+    name: str
+    launches: Sequence[Callable[[], object]]
+    outputs: Sequence[torch.Tensor]
+    """What the first launch writes, for the check; ``result`` where the contender returns its own instead."""
+    note: str = ""
+    details: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Microseconds a launch took, one number for each round; rounds of all contenders of a problem match."""
+
+    us: tuple[float, ...]
+    launches: int
+    graphed: bool
+
+
+@dataclass
+class _Runner:
+    contender: Contender
+    launches: int = 1
+    graph: torch.cuda.CUDAGraph | None = None
+    us: list[float] = field(default_factory=list)
+
+    def once(self) -> None:
+        sets = self.contender.launches
+        for i in range(self.launches):
+            sets[i % len(sets)]()
+
+
+def run(contenders: Sequence[Contender], device: str, rounds: int, seconds: float, seed: int = 0) -> dict[str, Times]:
+    """Time the contenders in turn, in another order each round, until ``rounds`` or ``seconds`` are over.
+
+    On a GPU each turn replays a CUDA graph of so many launches that it takes about a millisecond; a contender that
+    cannot be captured is launched as it is, and says so.
+    """
+    runners = [_Runner(contender) for contender in contenders]
+    prepare, turn = (_prepare_cuda, _turn_cuda) if device == "cuda" else (_prepare_cpu, _turn_cpu)
+    for runner in runners:
+        prepare(runner)
+    order = random.Random(seed)
+    start = time.monotonic()
+    for number in range(rounds):
+        shuffled = list(runners)
+        order.shuffle(shuffled)
+        for runner in shuffled:
+            turn(runner)
+        if time.monotonic() - start > seconds and number >= 4:
+            break
+    return {r.contender.name: Times(tuple(r.us), r.launches, r.graph is not None) for r in runners}
+
+
+def _launches_for(us: float, sets: int) -> int:
+    count = max(1, min(MOST_LAUNCHES, int(ROUND_US / max(us, 1e-3))))
+    return max(sets, count // sets * sets)
+
+
+def _prepare_cpu(runner: _Runner) -> None:
+    runner.once()
+    start = time.perf_counter_ns()
+    runner.once()
+    us = (time.perf_counter_ns() - start) / 1e3
+    runner.launches = _launches_for(us, len(runner.contender.launches))
+
+
+def _turn_cpu(runner: _Runner) -> None:
+    start = time.perf_counter_ns()
+    runner.once()
+    runner.us.append((time.perf_counter_ns() - start) / 1e3 / runner.launches)
+
+
+def _prepare_cuda(runner: _Runner) -> None:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            runner.once()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        runner.once()
+        end.record()
+    torch.cuda.synchronize()
+    runner.launches = _launches_for(begin.elapsed_time(end) * 1e3, len(runner.contender.launches))
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            runner.once()
+        graph.replay()
+        torch.cuda.synchronize()
+        runner.graph = graph
+    except Exception as error:  # noqa: BLE001 - what cannot be captured is still measured, and says why
+        torch.cuda.synchronize()
+        runner.contender.note = f"not in a graph: {type(error).__name__}: {error}".splitlines()[0]
+
+
+def _turn_cuda(runner: _Runner) -> None:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    if runner.graph is None:
+        runner.once()
+    else:
+        runner.graph.replay()
+    end.record()
+    end.synchronize()
+    runner.us.append(begin.elapsed_time(end) * 1e3 / runner.launches)

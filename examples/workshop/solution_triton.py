@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same in Triton, for a GPU: ``python -m epifuse bench --op fused_gemm --file examples/workshop/solution_triton.py``."""
+"""The same in Triton, for a GPU: ``epifuse bench --op fused_gemm --file examples/workshop/solution_triton.py``."""
 
 import torch
 import triton

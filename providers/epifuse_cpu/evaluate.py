@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
-from epifuse.dtypes import BOOL, INT64, DType
+from epifuse.dtypes import BOOL, INT32, INT64, DType
+from epifuse.errors import OperandError
 from epifuse.fusion.plan import Access, EpiloguePlan, PlanCompute, PlanLoad, PlanReduce, PlanStore
 from epifuse.runtime.rounding import round_to
 from epifuse_cpu.primitives import emit
@@ -77,7 +78,10 @@ class _Evaluation:
             return round_to(self.accum, load.compute_dtype)
         operand = self.operands[load.operand]
         if isinstance(operand, torch.Tensor):
-            return round_to(_placed(operand.detach(), load, self._shape(load.halved)), load.compute_dtype)
+            placed = _placed(operand.detach(), load, self._shape(load.halved))
+            if operand.dtype == torch.int64 and load.compute_dtype is INT32:
+                _require_int32(placed)
+            return round_to(placed, load.compute_dtype)
         return round_to(_number(operand, load.dtype, self.accum), load.compute_dtype)
 
     def _compute(self, compute: PlanCompute) -> torch.Tensor:
@@ -108,6 +112,19 @@ def _placed(x: torch.Tensor, load: PlanLoad, shape: tuple[int, int, int]) -> tor
         if not along and x.shape[axis] > 1:
             x = x.narrow(axis, 0, 1)
     return x
+
+
+def _require_int32(number: torch.Tensor) -> None:
+    """A number that is read at each run must fit as one that was given in Python.
+
+    Raises:
+        OperandError: it does not.
+    """
+    if number.numel() and not INT32.lowest <= number.item() <= INT32.highest:
+        raise OperandError(
+            f"The integer operand {number.item()} does not fit int32, in which this epilogue computes.",
+            advice="Pass it as a float to leave integer arithmetic.",
+        )
 
 
 def _number(value: Number, dtype: DType, like: torch.Tensor) -> torch.Tensor:

@@ -51,7 +51,9 @@ def main_traits(traits: Traits, *, k_last: bool) -> MainTraits:
         is_major = axis == (k if major == "k" else other)
         if not is_major and traits.shape[axis] > 1 and axis in (minor, -3):
             common = gcd(common, traits.strides[axis] * size)
-    return MainTraits(traits.dtype, major, max(size, min(16, common & -common)))
+    width = max(size, min(16, common & -common))
+    extent = traits.shape[k if major == "k" else other]
+    return MainTraits(traits.dtype, major, width, whole=extent * size % width == 0)
 
 
 def strides_mkl(traits: Traits, *, k_last: bool) -> tuple[int, int, int]:

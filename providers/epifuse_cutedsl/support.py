@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from epifuse.arguments import GemmArguments
 from epifuse.errors import UnsupportedError
-from epifuse.fusion.plan import Access, Route, Transport
+from epifuse.fusion.plan import Transport
 from epifuse.target import TargetSm
 from epifuse_cutedsl.fuse import workspace
+from epifuse_cutedsl.fuse.params import traits_of
 from epifuse_cutedsl.fuse.primitives import PRIMITIVES
 from epifuse_cutedsl.operands import kind_of
 
@@ -27,7 +28,7 @@ def refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedError | 
     m, n, k, batches = args.problem_size
     if max(m, n, k, batches) > _MAX_EXTENT or m * n * batches > _MAX_EXTENT * 256:
         return UnsupportedError(f"The extents {(m, n, k, batches)} are beyond a grid's 2^31 tiles.")
-    return _operand_refusal(args) or _plan_refusal(args, target)
+    return _operand_refusal(args) or _plan_refusal(args, target) or _route_refusal(args)
 
 
 def _operand_refusal(args: GemmArguments) -> UnsupportedError | None:
@@ -54,23 +55,35 @@ def _plan_refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedEr
     for dtype in [*narrow, *cast_to]:
         if getattr(dtype, "name", "").startswith("float8") and target is not None and target.cc < FP8_CAPABILITY:
             return UnsupportedError(f"{dtype} needs compute capability 8.9 or later, not {target.cc}.")
-    names = args.bound.names
-    for load in plan.loads:
-        if load.access is Access.MEMORY and (reason := _route_refusal(names.loads[load.operand], load.route)):
-            return reason
-    for store in plan.stores:
-        if reason := _route_refusal(names.stores[store.destination], store.route):
-            return reason
     folds = args.problem_size.L > 1
     why = workspace.refusal(plan, folds)
     return None if why is None else UnsupportedError(f"The GPU kernels do not do {why}.")
 
 
-def _route_refusal(name: str, route: Route | None) -> UnsupportedError | None:
-    if route is not None and route.via is Transport.TMA:
-        return UnsupportedError(
-            f"{name} was asked to move by TMA, which the portable kernel has not.",
-            advice="Leave `via` out, or name sync_gmem_load, async_gmem_load or sync_gmem_store.",
-            subject=name,
-        )
+def _route_refusal(args: GemmArguments) -> UnsupportedError | None:
+    """A user's override of how a tensor moves that cannot be kept."""
+    if args.epilogue is None or not args.epilogue.transports:
+        return None
+    traits, names = traits_of(args.bound, args.problem_size.L), args.bound.names
+    operands = [load.operand for load in args.plan.loads if load.operand >= 0]
+    tensors = {names.loads[position]: tensor for position, tensor in zip(operands, traits.loads, strict=True)}
+    tensors |= zip(names.stores, traits.outputs, strict=True)
+    for name, move in args.epilogue.transports.items():
+        tensor = tensors.get(name)
+        if move.route is None or tensor is None:
+            continue
+        if move.route.via is Transport.TMA:
+            return UnsupportedError(
+                f"{name} was asked to move by TMA, which the portable kernel has not.",
+                advice="Leave `via` out, or name sync_gmem_load, async_gmem_load or sync_gmem_store.",
+                subject=name,
+            )
+        bits, possible = move.route.bits_per_copy, 8 * tensor.dtype.bytes * tensor.elements(traits.axis)
+        if bits is not None and bits != possible:
+            return UnsupportedError(
+                f"{name} was asked to move with num_bits_per_copy={bits}, but its address, strides and extents allow "
+                f"{possible} bits of {tensor.dtype.name} along the epilogue's axis ({traits.axis}).",
+                advice="Leave num_bits_per_copy out: each tensor moves as widely as it can.",
+                subject=name,
+            )
     return None

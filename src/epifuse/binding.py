@@ -15,7 +15,7 @@ from epifuse.errors import OperandError, OverlapError
 from epifuse.fusion import passes
 from epifuse.fusion.ir import infer
 from epifuse.fusion.ir.graph import Graph
-from epifuse.fusion.ir.infer import Problem
+from epifuse.fusion.ir.infer import Problem, float_dtype
 from epifuse.fusion.ir.node import Broadcast
 from epifuse.fusion.plan import Access, Binding, EpiloguePlan, OperandSpec, OutputSpec, Route
 from epifuse.runtime.tensors import Number, Traits, overlap, overlaps_itself, same_view
@@ -100,20 +100,38 @@ def _operand_spec(
 ) -> OperandSpec:
     route = routes.get(name)
     if not isinstance(view, tuple):
-        if isinstance(view, int) and accumulator is dtypes.INT32:
-            if not dtypes.INT32.lowest <= view <= dtypes.INT32.highest:
-                raise OperandError(
-                    f"{name}={view} does not fit int32, in which this epilogue computes.",
-                    advice=f"Pass a float ({name}={float(view)!r}) to leave integer arithmetic.",
-                )
-            dtype = dtypes.INT32
-        else:
-            dtype = dtypes.FLOAT64 if accumulator is dtypes.FLOAT64 else dtypes.FLOAT32
-        return OperandSpec(Access.ARGUMENT, dtype, Broadcast.SCALAR, halved, route)
+        return OperandSpec(Access.ARGUMENT, _number_dtype(name, view, accumulator), Broadcast.SCALAR, halved, route)
     traits = view[1]
     broadcast = infer.broadcast_of(name, traits.shape, traits.strides, problem, halved)
+    if traits.device == "cpu" and traits.numel == 1 and traits.dtype in _WIDE:
+        # The dtypes of Python's and numpy's own numbers: taken as such a number, which is read at each run.
+        dtype = dtypes.INT32 if traits.dtype is dtypes.INT64 and accumulator is dtypes.INT32 else float_dtype(accumulator)
+        return OperandSpec(Access.ARGUMENT, dtype, broadcast, halved, route)
     access = Access.ARGUMENT if _host_scalar(traits, device) else Access.MEMORY
     return OperandSpec(access, traits.dtype, broadcast, halved, route)
+
+
+_WIDE = (dtypes.FLOAT64, dtypes.INT64)
+
+
+def _number_dtype(name: str, value: Number, accumulator: DType) -> DType:
+    """The dtype in which a Python number enters the epilogue."""
+    if not isinstance(value, int):
+        return float_dtype(accumulator)
+    if accumulator is dtypes.INT32:
+        if not dtypes.INT32.lowest <= value <= dtypes.INT32.highest:
+            raise OperandError(
+                f"{name}={_shown(value)} does not fit int32, in which this epilogue computes.",
+                advice=f"Pass it as a float ({name}=float(...)) to leave integer arithmetic.",
+            )
+        return dtypes.INT32
+    if abs(value) > dtypes.FLOAT64.highest:
+        raise OperandError(f"{name}={_shown(value)} is beyond the range of floating-point numbers.", advice="")
+    return float_dtype(accumulator)
+
+
+def _shown(value: int) -> str:
+    return str(value) if value.bit_length() <= 128 else f"an integer of {value.bit_length()} bits"
 
 
 def _host_scalar(traits: Traits, device: str) -> bool:

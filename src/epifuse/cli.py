@@ -119,10 +119,13 @@ def bench(
         Path | None, typer.Option("--file", help="Of fused_gemm: measure a file's fused_gemm beside ours.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Stop measuring after so long; what is left is listed.")] = 480.0,
-    peers: Annotated[str, typer.Option(help="Names with commas, quick (those that compile fast), or all.")] = "quick",
+    peers: Annotated[str, typer.Option(help="quick (those that compile fast), all, or names with commas.")] = "quick",
     problems: Annotated[str, typer.Option(help="Of a suite: only those whose name has this in it.")] = "",
-    plot: Annotated[Path | None, typer.Option(help="Draw ours against the best peer, as PNG (needs matplotlib).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw ours beside the best peer, as PNG (needs matplotlib).")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda; auto: the GPU where there is one.")] = "auto",
+    cold: Annotated[bool, typer.Option("--cold", help="Of a suite: rotate operands beyond the L2 cache.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Of host: how often each question is asked, per function.")] = 300,
     peer: Annotated[bool, typer.Option(help="Of host: ask the Operator API the same, where it is installed.")] = True,
 ) -> None:
@@ -133,10 +136,9 @@ def bench(
         raise typer.BadParameter("--op and --suite are two questions; ask one")
     name = suite or op or "host"
     if name == "host":
-        command.host_cost(output, rounds, peer)
-    else:
-        options = command.Options(seconds, peers, problems, plot, device, output)
-        command.run(name, file, options)
+        raise typer.Exit(command.host_cost(output, rounds, peer))
+    options = command.Options(seconds, peers, problems, plot, device, output, cold)
+    raise typer.Exit(command.run(name, file, options))
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ from epifuse.target import TargetSm
 from epifuse_cutedsl.configs.sm80 import Sm80Config
 from epifuse_cutedsl.tile.smem import limit_bytes
 
-
 _EMPTY_US = 1.0
 """A run that launches nothing."""
 

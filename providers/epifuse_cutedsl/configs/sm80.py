@@ -122,7 +122,9 @@ def configurations(kind: str, accumulator_bytes: int, cc: int, scratch_bytes: in
     found: dict[Sm80Config, None] = {}
     for fields, most, residents in _rows(kind):
         for resident in residents:
-            legal = (_config(kind, fields, most, accumulator_bytes, cc, r, scratch_bytes) for r in range(resident, 0, -1))
+            legal = (
+                _config(kind, fields, most, accumulator_bytes, cc, r, scratch_bytes) for r in range(resident, 0, -1)
+            )
             config = next((c for c in legal if c is not None), None)
             if config is not None:
                 found[config] = None

@@ -90,7 +90,12 @@ def every_operator(sets: Sequence[Data], limit: int = 0) -> list[Contender]:
 # --- torch ------------------------------------------------------------------------------------------------------------
 
 
-def _cublaslt(data: Data) -> Launch:
+def cublaslt_fused(data: Data) -> Launch:
+    """cuBLASLt's own bias and ReLU or GELU, as torch reaches it (also the workshop's comparison).
+
+    Raises:
+        AbsentError: it has no such epilogue.
+    """
     name = data.problem.row.name
     if name not in ("bias_relu", "bias_gelu"):
         raise AbsentError("torch reaches cuBLASLt's epilogues for bias and ReLU or GELU alone")
@@ -241,10 +246,10 @@ def _operator_api(data: Data) -> Launch:
     if body is None:
         raise AbsentError("its vocabulary lacks this epilogue")
     try:
-        epilogue = ops.EpilogueArguments(f"def f({names}):\n    {body}\n    return D\n", **data.operands, **data.outputs)
-        args = ops.GemmArguments(
-            data.a, data.b, data.outputs["D"], accumulator_type=torch.float32, epilogue=epilogue
+        epilogue = ops.EpilogueArguments(
+            f"def f({names}):\n    {body}\n    return D\n", **data.operands, **data.outputs
         )
+        args = ops.GemmArguments(data.a, data.b, data.outputs["D"], accumulator_type=torch.float32, epilogue=epilogue)
         found = ops.get_operators(args)
         if not found:
             raise AbsentError(f"version {version} offers no operator with this epilogue on this GPU")
@@ -260,7 +265,7 @@ def _operator_api(data: Data) -> Launch:
 
 PEERS = (
     Peer("epifuse", _epifuse),
-    Peer("cublaslt fused", _cublaslt),
+    Peer("cublaslt fused", cublaslt_fused),
     Peer("addmm, then elementwise", _unfused),
     Peer("quack", _quack),
     Peer("operator api", _operator_api),

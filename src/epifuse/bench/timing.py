@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import torch
 
 WARM_UP = 3
+TOO_LONG_US = 50_000.0
+"""A launch longer than this is timed as it is: its graph would be large and gain nothing."""
 ROUND_US = 1500.0
 """About how long one contender's turn takes: long beside an event's resolution, short beside a change of clocks."""
 MOST_LAUNCHES = 256
@@ -91,21 +93,30 @@ def _turn_cpu(runner: _Runner) -> None:
     runner.us.append((time.perf_counter_ns() - start) / 1e3 / runner.launches)
 
 
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 def _prepare_cuda(runner: _Runner) -> None:
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
+        begin, end = _event(), _event()
         for _ in range(WARM_UP):
-            runner.once()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
+            begin.record()
+            runner.contender.launches[0]()
+            end.record()
+            end.synchronize()
+            us = begin.elapsed_time(end) * 1e3
+            if us > TOO_LONG_US:
+                runner.contender.note = "launched without a graph, as it takes long"
+                return
+        runner.launches = _launches_for(us, len(runner.contender.launches))
         runner.once()
-        end.record()
     torch.cuda.synchronize()
-    runner.launches = _launches_for(begin.elapsed_time(end) * 1e3, len(runner.contender.launches))
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, stream=stream):
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             runner.once()
         graph.replay()
         torch.cuda.synchronize()
@@ -116,7 +127,7 @@ def _prepare_cuda(runner: _Runner) -> None:
 
 
 def _turn_cuda(runner: _Runner) -> None:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin, end = _event(), _event()
     begin.record()
     if runner.graph is None:
         runner.once()

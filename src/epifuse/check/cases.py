@@ -111,7 +111,9 @@ def judge(subject: Subject, problem: Problem, seconds: float = SECONDS) -> list[
     found = list(_outside(subject, problem, out))
     for name, operand, kept in zip(("A", "B", "bias"), operands, before, strict=True):
         if not torch.equal(operand.nan_to_num(nan=7.0), kept.nan_to_num(nan=7.0)):
-            found.append(Finding(Kind.INPUT, subject.name, problem.case, hint=f"{name} is an operand: leave it as it is"))
+            found.append(
+                Finding(Kind.INPUT, subject.name, problem.case, hint=f"{name} is an operand: leave it as it is")
+            )
             return found
     return found + _values(subject, problem, result, out)
 

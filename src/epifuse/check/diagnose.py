@@ -52,17 +52,25 @@ def mistakes(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, dtype: torch.
     )
     if k == 0:
         zeros = torch.zeros_like(accum)
-        yield Mistake(Kind.VALUE, "with K = 0 the epilogue still runs, on zeros: relu(bias) in every row", rounded(zeros))
+        yield Mistake(
+            Kind.VALUE, "with K = 0 the epilogue still runs, on zeros: relu(bias) in every row", rounded(zeros)
+        )
     yield Mistake(Kind.VALUE, "bias and ReLU are missing", rounded(accum))
     yield Mistake(Kind.VALUE, "the bias is missing", rounded(accum.relu()))
     yield Mistake(Kind.VALUE, "the ReLU is missing", rounded(accum + bias))
     yield Mistake(Kind.VALUE, "the bias is added after the ReLU, not before", rounded(accum.relu() + bias))
     if accum.shape[0] == accum.shape[1]:
-        yield Mistake(Kind.VALUE, "the bias runs along the rows; it belongs to the columns", rounded((accum + bias[:, None]).relu()))
+        yield Mistake(
+            Kind.VALUE,
+            "the bias runs along the rows; it belongs to the columns",
+            rounded((accum + bias[:, None]).relu()),
+        )
     if k % BLOCK_K:
         whole = k - k % BLOCK_K
         short = (a[:, :whole] @ b[:whole] + bias).relu()
-        yield Mistake(Kind.VALUE, f"the last, incomplete step along K (K % {BLOCK_K} = {k % BLOCK_K}) is missing", rounded(short))
+        yield Mistake(
+            Kind.VALUE, f"the last, incomplete step along K (K % {BLOCK_K} = {k % BLOCK_K}) is missing", rounded(short)
+        )
     if bool(right.isnan().any()):
         yield Mistake(
             Kind.NAN,

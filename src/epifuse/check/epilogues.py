@@ -56,7 +56,10 @@ def texts() -> Iterator[tuple[str, str]]:
         if row.level is Level.REDUCTION:
             for number, dims in enumerate(("dim=-1", "dim=-2", "")):
                 inner = f"accum, {dims}" if dims else "accum"
-                yield f"{row.name}({dims or 'all'})", f"def f(accum):\n D = accum\n r{number} = {row.name}({inner})\n return D, r{number}"
+                yield (
+                    f"{row.name}({dims or 'all'})",
+                    f"def f(accum):\n D = accum\n r{number} = {row.name}({inner})\n return D, r{number}",
+                )
         elif (body := _call(row)) is not None:
             yield row.name, f"def f(accum, x, y):\n D = {body}\n return D"
             for parameter in row.parameters:

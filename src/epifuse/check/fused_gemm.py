@@ -201,8 +201,8 @@ class _Suite:
         return cases.integers(m, n, k, self.dtype, self.generator, device=self.plan.place, layouts=layouts)
 
     def _make(self, case: str, a: object, b: object, bias: object) -> cases.Problem:
-        values = [torch.as_tensor(x, dtype=torch.float64) for x in (a, b, bias)]
-        return cases.make(case, *values, self.dtype, device=self.plan.place)
+        x, y, z = (torch.as_tensor(value, dtype=torch.float64) for value in (a, b, bias))
+        return cases.make(case, x, y, z, self.dtype, device=self.plan.place)
 
     def _example(self) -> cases.Problem:
         return self._make("[[1,2],[3,4]] @ [[1,-1],[2,1]] + [-6,1]", [[1, 2], [3, 4]], [[1, -1], [2, 1]], [-6, 1])
@@ -222,7 +222,7 @@ class _Suite:
         return [problem]
 
     def _rounding(self) -> list[cases.Problem]:
-        """A sum one above what the dtype holds, less that: 1 where the one rounding is last, 0 where it comes before."""
+        """A sum one above what the dtype holds, less that: 1 where the rounding is last, 0 where it comes before."""
         if self.dtype == torch.float32:
             return []
         power = 2.0 ** (11 if self.dtype == torch.float16 else 8)
@@ -238,13 +238,14 @@ class _Suite:
 
     def _layouts(self) -> list[cases.Problem]:
         names = ("row", "odd", "strided", "column")
-        combinations = [(x, x, x) for x in names] + [(names[i], names[(i + 1) % 4], names[(i + 2) % 4]) for i in range(4)]
+        combinations = [(x, x, x) for x in names] + [
+            (names[i], names[(i + 1) % 4], names[(i + 2) % 4]) for i in range(4)
+        ]
         return [self._integers(67, 70, 41, layouts) for layouts in combinations[: 3 if self.plan.few else None]]
 
 
 def tail_sizes(tile: tuple[int, int, int], pick: Sequence[int]) -> tuple[int, ...]:
     """M, N and K: each pick's entry of (0, 1, 7, tile - 1, tile, tile + 1, a prime)."""
     return tuple(
-        (0, 1, 7, extent - 1, extent, extent + 1, prime)[i]
-        for extent, prime, i in zip(tile, PRIMES, pick, strict=True)
+        (0, 1, 7, extent - 1, extent, extent + 1, prime)[i] for extent, prime, i in zip(tile, PRIMES, pick, strict=True)
     )

@@ -79,7 +79,7 @@ class Guarded:
         changed = _differs(self.memory, _canary(self.memory.dtype)) & self._outside
         if not bool(changed.any()):
             return None
-        return int(changed.nonzero()[0].item()) - self.view.storage_offset()
+        return int(changed.nonzero()[0].item()) - int(self.view.storage_offset())
 
     def unwritten(self) -> torch.Tensor:
         """Which elements of the view still hold what they started as (in a float dtype: NaN)."""
@@ -101,7 +101,7 @@ def _differs(x: torch.Tensor, canary: float | int) -> torch.Tensor:
 
 
 def blank(shape: Sequence[int], dtype: torch.dtype, layout: str = "row", device: str = "cpu") -> Guarded:
-    """An output of ``shape`` in a layout (``row``, ``odd``, ``strided``, ``column``), all of it and around it poisoned."""
+    """An output of ``shape`` in a layout (``row``, ``odd``, ``strided``, ``column``), it and what is around poisoned."""
     strides, shift = LAYOUTS[layout](shape)
     reach = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True) if extent > 1) + 1
     band = BAND + (max(strides, default=1) if len(shape) > 1 else 0)

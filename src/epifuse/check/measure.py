@@ -2,8 +2,8 @@
 """How equality is judged: the one place that says how far a result may be from float64.
 
 A result D is right where it lies between ``round(exact - slack)`` and ``round(exact + slack)``, ``exact`` being the
-float64 reference and ``round`` the one rounding of the store: |D - exact| <= half an ulp + slack. The slack is the error
-that the arithmetic may make before that rounding, carried to the output:
+float64 reference and ``round`` the one rounding of the store: |D - exact| <= half an ulp + slack. The slack is the
+error that the arithmetic may make before that rounding, carried to the output:
 
 * the product's, ``c(K) * u * (|A| |B|)`` with u the accumulator's half ulp: the reference is evaluated again with the
   accumulator moved by it;
@@ -28,7 +28,7 @@ from epifuse.dtypes import DType
 from epifuse.fusion import reference
 from epifuse.fusion.ir import infer
 from epifuse.fusion.ir.graph import Graph, GraphBuilder
-from epifuse.fusion.ir.node import Broadcast, Kind, Node
+from epifuse.fusion.ir.node import Broadcast, Kind, Node, ValueType
 from epifuse.fusion.plan import Access, OperandSpec
 from epifuse.fusion.vocabulary import table
 from epifuse.fusion.vocabulary.table import Level
@@ -151,10 +151,13 @@ class _Spread:
         center = self._evaluate(self.elementwise)
         total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in center.items()}
         if self.is_float:
-            moved = [self._evaluate(self.elementwise, self.accum + s * self.accum_slack) for s in (-1.0, -0.5, 0.5, 1.0)]
+            moved = [
+                self._evaluate(self.elementwise, self.accum + s * self.accum_slack) for s in (-1.0, -0.5, 0.5, 1.0)
+            ]
             _add(total, center, moved)
+        types = self._types()
         for index, node in enumerate(self.elementwise.nodes):
-            if node.kind is Kind.COMPUTE and self._is_float(index):
+            if node.kind is Kind.COMPUTE and types[index].dtype.is_float:
                 accuracy = table.lookup(node.op).accuracy
                 if accuracy.ulp == 0.0 and accuracy.absolute == 0.0:
                     continue
@@ -166,11 +169,7 @@ class _Spread:
                 _add(total, center, [self._evaluate(graph) for graph in graphs])
         return total
 
-    def _is_float(self, index: int) -> bool:
-        return self.types[index].dtype.is_float
-
-    @property
-    def types(self) -> tuple[infer.ValueType, ...]:
+    def _types(self) -> tuple[ValueType, ...]:
         """The type of every node of the elementwise graph."""
         specs = {name: self._spec(name) for name in self.elementwise.loads}
         return infer.infer(self.elementwise, self.args.accumulator_type, specs)

@@ -45,8 +45,13 @@ class RefusedError(Exception):
 class Subject(Protocol):
     """Something that writes ``relu(a @ b + bias)``, rounded once, to ``out``."""
 
-    name: str
-    tile: tuple[int, int, int]
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """What it works on at a time, along M, N and K."""
 
     def run(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Compute; the tensor that holds the result (``out`` where it could be handed over)."""
@@ -112,7 +117,7 @@ def operators(args: GemmArguments, target: TargetLike, limit: int) -> list[Opera
         metadata = operator.metadata
         shape = tuple(getattr(metadata.design, "tile_shape", ())) or (BLOCKS_M[-1], BLOCK_N, BLOCK_K)
         key = identity(metadata)
-        found.setdefault(key, OperatorSubject(key, describe(metadata), shape[:3], target))  # type: ignore[arg-type]
+        found.setdefault(key, OperatorSubject(key, describe(metadata), shape[:3], target))
     subjects = list(found.values())
     return subjects[:limit] if limit else subjects
 
@@ -180,7 +185,7 @@ def load_lesson(path: Path) -> Lesson:
     if parameters[:5] != ["A", "B", "bias", "block_m", "group"]:
         raise CheckError(
             f"fused_gemm takes ({', '.join(parameters)}).",
-            advice="It is called as fused_gemm(A, B, bias, block_m, group), and with out=... where it has that parameter.",
+            advice="It is called as fused_gemm(A, B, bias, block_m, group), with out=... where it has that parameter.",
         )
     tile_of = getattr(module, "tile_of", None)
     return Lesson(path, function, tile_of if callable(tile_of) else None, "out" in parameters)

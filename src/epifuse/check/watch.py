@@ -24,7 +24,7 @@ class Region:
     columns: int
 
 
-class Writes(TorchDispatchMode):
+class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside ``with Writes(tensor) as writes``, ``writes.counts`` grows by one where torch writes an element.
 
     Only what goes through torch is seen: a kernel of one's own, or numpy on the same memory, is not, and then
@@ -32,7 +32,7 @@ class Writes(TorchDispatchMode):
     """
 
     def __init__(self, watched: torch.Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.watched = watched
         self.storage = watched.untyped_storage()
         elements = self.storage.nbytes() // watched.element_size()
@@ -66,7 +66,7 @@ class Writes(TorchDispatchMode):
             return
         part = self.memory.as_strided(x.shape, x.stride(), x.storage_offset())
         part += 1
-        start = x.storage_offset() - self.watched.storage_offset()
+        start = int(x.storage_offset()) - int(self.watched.storage_offset())
         row = self.watched.stride(0)
         if x.dim() == 2 and self.watched.dim() == 2 and x.stride() == self.watched.stride() and row > 0 and start >= 0:
             self.regions.append(Region(start // row, start % row, x.shape[0], x.shape[1]))

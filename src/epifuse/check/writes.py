@@ -37,10 +37,10 @@ def count_operator(subject: OperatorSubject, dtype: torch.dtype, section: Sectio
     tile_m, tile_n, _ = subject.tile
     for m, n in ((3 * tile_m, 2 * tile_n), (2 * tile_m + 1, 3 * tile_n - 1), (9 * tile_m - 5, tile_n + 7)):
         case = f"{m} x {n}, written {ROUNDS} times"
-        ones = [guard.filled(torch.ones(*shape), dtype, "row", device).view for shape in ((m, 1), (1, n))]
+        a, b = (guard.filled(torch.ones(*shape), dtype, "row", device).view for shape in ((m, 1), (1, n)))
         out = guard.filled(torch.zeros(m, n), dtype, "row", device)
         epilogue = EpilogueArguments(add_to, C=out.view, D=out.view)
-        args = GemmArguments(*ones, out.view, accumulator_type=torch.float32, epilogue=epilogue)
+        args = GemmArguments(a, b, out.view, accumulator_type=torch.float32, epilogue=epilogue)
         try:
             for round_ in range(1, ROUNDS + 1):
                 subject.run_arguments(args)

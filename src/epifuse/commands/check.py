@@ -114,5 +114,7 @@ def _print(console: Console, report: Report) -> None:
         console.print(Text(f"... and {rest} more findings, most of them the same faults again (--json FILE has all)"))
     for note in report.notes:
         console.print(Text(note))
-    verdict = f"{report.cases} cases, all right." if report else f"{report.cases} cases, {len(report.findings)} findings."
+    verdict = (
+        f"{report.cases} cases, all right." if report else f"{report.cases} cases, {len(report.findings)} findings."
+    )
     console.print(Text(verdict, style="bold green" if report else "bold red"))

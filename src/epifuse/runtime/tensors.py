@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from epifuse import dtypes
 from epifuse.dtypes import DType
-from epifuse.errors import OperandTypeError
+from epifuse.errors import DtypeError, OperandTypeError
 
 Number: TypeAlias = int | float
 
@@ -74,16 +75,21 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor) or tensor.is_meta
 
 
-def traits_of(tensor: torch.Tensor) -> Traits:
-    """The traits of a torch tensor (real, fake or meta).
+def traits_of(tensor: torch.Tensor, name: str = "") -> Traits:
+    """The traits of a torch tensor (real, fake or meta); ``name`` is the operand's, for messages.
 
     Raises:
         DtypeError: the dtype has no row in ``epifuse.dtypes``.
         OperandTypeError: the tensor is not strided (sparse, mkldnn, ...).
     """
     if tensor.layout is not torch.strided:
-        raise OperandTypeError(f"A tensor of layout {tensor.layout} was given.", advice="Pass a dense, strided tensor.")
-    dtype = dtypes.of(tensor.dtype)
+        raise OperandTypeError(
+            f"{name or 'A tensor'} has layout {tensor.layout}.", advice="Pass a dense, strided tensor."
+        )
+    dtype = dtypes.find(tensor.dtype)
+    if dtype is None:
+        known = ", ".join(row.name for row in dtypes.TABLE)
+        raise DtypeError(f"{name or 'A tensor'} has dtype {tensor.dtype}.", advice=f"Known dtypes: {known}.")
     shape, strides = tuple(tensor.shape), tensor.stride()
     if is_fake(tensor):
         offset = int(tensor.storage_offset()) * dtype.bytes
@@ -123,7 +129,7 @@ def as_torch(value: Any, name: str, *, output: bool = False) -> torch.Tensor:
                 f"{name}: torch cannot view this {type(value).__name__} through DLPack: {error}",
                 advice="Pass a torch tensor or a numpy array over the same memory.",
             ) from error
-    raise OperandTypeError(f"{name} is {value!r} of type {type(value).__name__}, not a tensor.")
+    raise OperandTypeError(f"{name} is {reprlib.repr(value)} of type {type(value).__name__}, not a tensor.")
 
 
 def _from_numpy(array: np.ndarray[Any, Any], name: str, output: bool) -> torch.Tensor:

@@ -8,7 +8,22 @@ torch = pytest.importorskip("torch")
 
 EDGES = np.array(
     [0.0, -0.0, 1.0, -1.0, 448.0, 464.0, 465.0, 480.0, 57344.0, 61440.0, 65504.0, 65519.9, 65520.0, 1e30, -1e30, np.inf]
-    + [-np.inf, np.nan, 2**-9, 2**-10, 1.5 * 2**-10, 2**-16, 2**-17, 2**-24, 2**-25, 1.0625, 1.1875, 3.3895e38, 3.4e38, 1e-40]
+    + [
+        -np.inf,
+        np.nan,
+        2**-9,
+        2**-10,
+        1.5 * 2**-10,
+        2**-16,
+        2**-17,
+        2**-24,
+        2**-25,
+        1.0625,
+        1.1875,
+        3.3895e38,
+        3.4e38,
+        1e-40,
+    ]
     + [0.0625 * 17, -0.3],
     np.float32,
 )
@@ -70,7 +85,9 @@ def test_halves_widen_exactly(run_lanes, name):
     assert found.view(np.float32)[keep].tolist() == wanted[keep].tolist()
 
 
-@pytest.mark.parametrize(("mode", "rounding"), [("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)])
+@pytest.mark.parametrize(
+    ("mode", "rounding"), [("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)]
+)
 def test_float_to_integer_clamps_and_nan_is_zero(run_lanes, mode, rounding):
     signed, unsigned, byte = run_lanes(
         f"cvt.{mode}.s32.f32 %o0, %i0;\ncvt.{mode}.u32.f32 %o1, %i0;\ncvt.{mode}.sat.s8.f32 %o2, %i0;",
@@ -84,7 +101,9 @@ def test_float_to_integer_clamps_and_nan_is_zero(run_lanes, mode, rounding):
 
 
 def test_integers_between_widths(run_lanes):
-    values = np.array([0, 1, 127, 128, 255, 256, 32768, 65535, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF] + [5] * 21, np.uint32)
+    values = np.array(
+        [0, 1, 127, 128, 255, 256, 32768, 65535, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF] + [5] * 21, np.uint32
+    )
     code = "cvt.s64.s32 %o0, %i0;\ncvt.u64.u32 %o1, %i0;\ncvt.u16.u32 %o2, %i0;\ncvt.s32.s8 %o3, %i0;\ncvt.sat.s8.s32 %o4, %i0;\ncvt.u32.u8 %o5, %i0;"
     s64, u64, u16, s8, sat, u8 = run_lanes(code, [values], ["b64", "b64", "b16", "b32", "b32", "b32"])
     assert s64.view(np.int64).tolist() == values.view(np.int32).tolist()
@@ -106,7 +125,9 @@ def test_integers_to_float(run_lanes):
 
 
 def test_saturation_and_tf32(run_lanes):
-    sat, tf32 = run_lanes("cvt.sat.f32.f32 %o0, %i0;\ncvt.rna.tf32.f32 %o1, %i0;", [EDGES.view(np.uint32)], ["b32", "b32"])
+    sat, tf32 = run_lanes(
+        "cvt.sat.f32.f32 %o0, %i0;\ncvt.rna.tf32.f32 %o1, %i0;", [EDGES.view(np.uint32)], ["b32", "b32"]
+    )
     wanted = np.where(np.isnan(EDGES), 0, np.clip(EDGES, 0, 1)).astype(np.float32)
     assert sat.view(np.float32).tolist() == wanted.tolist()
     keep = np.isfinite(EDGES) & (np.abs(EDGES) < 3e38)

@@ -6,7 +6,24 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-45, 3.4e38, 1e-38, 0.1, -7.25, 1 + 2**-23, 65504.0, 2**-24, 3.0]
+SPECIAL = [
+    0.0,
+    -0.0,
+    np.inf,
+    -np.inf,
+    np.nan,
+    1.0,
+    -1.0,
+    1e-45,
+    3.4e38,
+    1e-38,
+    0.1,
+    -7.25,
+    1 + 2**-23,
+    65504.0,
+    2**-24,
+    3.0,
+]
 RNG = np.random.default_rng(2)
 A = np.array(SPECIAL + list(RNG.normal(size=16) * 10.0 ** RNG.integers(-20, 20, 16)), np.float32)
 B = np.array(list(RNG.permutation(SPECIAL)) + list(RNG.normal(size=16) * 10.0 ** RNG.integers(-20, 20, 16)), np.float32)
@@ -36,7 +53,9 @@ def directed(exact: Fraction, mode: str) -> float:
     return float(near)
 
 
-@pytest.mark.parametrize(("name", "compute"), [("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("div.rn", np.divide)])
+@pytest.mark.parametrize(
+    ("name", "compute"), [("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("div.rn", np.divide)]
+)
 def test_nearest(run_lanes, name, compute):
     (found,) = run_lanes(f"{name}.f32 %o0, %i0, %i1;", [A.view(np.uint32), B.view(np.uint32)], ["b32"])
     with np.errstate(all="ignore"):
@@ -44,7 +63,9 @@ def test_nearest(run_lanes, name, compute):
 
 
 @pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
-@pytest.mark.parametrize(("name", "compute"), [("add", Fraction.__add__), ("mul", Fraction.__mul__), ("sub", Fraction.__sub__)])
+@pytest.mark.parametrize(
+    ("name", "compute"), [("add", Fraction.__add__), ("mul", Fraction.__mul__), ("sub", Fraction.__sub__)]
+)
 def test_directed(run_lanes, name, compute, mode):
     a = (RNG.normal(size=32) * 10.0 ** RNG.integers(-6, 6, 32)).astype(np.float32)
     b = (RNG.normal(size=32) * 10.0 ** RNG.integers(-6, 6, 32)).astype(np.float32)
@@ -94,11 +115,34 @@ def test_minimum_and_maximum_with_and_without_nan(run_lanes):
     same(high_nan[:6], [np.nan, np.nan, 0.0, 0.0, np.nan, 3.0])
 
 
-@pytest.mark.parametrize("name", ["ex2.approx", "lg2.approx", "rcp.approx", "rsqrt.approx", "sqrt.approx", "tanh.approx", "sin.approx", "cos.approx", "rcp.rn", "sqrt.rn"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ex2.approx",
+        "lg2.approx",
+        "rcp.approx",
+        "rsqrt.approx",
+        "sqrt.approx",
+        "tanh.approx",
+        "sin.approx",
+        "cos.approx",
+        "rcp.rn",
+        "sqrt.rn",
+    ],
+)
 def test_functions_are_correctly_rounded(run_lanes, name):
     x = np.abs(A) if name.startswith(("lg2", "rsqrt", "sqrt")) else A
     (found,) = run_lanes(f"{name}.f32 %o0, %i0;", [x.view(np.uint32)], ["b32"])
-    table = {"ex2": np.exp2, "lg2": np.log2, "rcp": np.reciprocal, "rsqrt": lambda v: 1 / np.sqrt(v), "sqrt": np.sqrt, "tanh": np.tanh, "sin": np.sin, "cos": np.cos}
+    table = {
+        "ex2": np.exp2,
+        "lg2": np.log2,
+        "rcp": np.reciprocal,
+        "rsqrt": lambda v: 1 / np.sqrt(v),
+        "sqrt": np.sqrt,
+        "tanh": np.tanh,
+        "sin": np.sin,
+        "cos": np.cos,
+    }
     with np.errstate(all="ignore"):
         same(found, table[name.split(".")[0]](x.astype(np.float64)).astype(np.float32))
 
@@ -152,7 +196,9 @@ def test_half_fma_rounds_once(run_lanes):
 def test_double_precision(run_lanes):
     a, b = A.astype(np.float64) * 1.1, B.astype(np.float64) / 3
     total, fused = run_lanes(
-        "add.rn.f64 %o0, %i0, %i1;\nfma.rn.f64 %o1, %i0, %i1, %i0;", [a.view(np.uint64), b.view(np.uint64)], ["b64", "b64"]
+        "add.rn.f64 %o0, %i0, %i1;\nfma.rn.f64 %o1, %i0, %i1, %i0;",
+        [a.view(np.uint64), b.view(np.uint64)],
+        ["b64", "b64"],
     )
     with np.errstate(all="ignore"):
         wanted = a + b

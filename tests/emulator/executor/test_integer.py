@@ -4,7 +4,24 @@
 import numpy as np
 import pytest
 
-EDGES32 = [0, 1, 2, 31, 32, 33, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF, 0xFFFFFFFE, 0x12345678, 100, 7, 255, 65536]
+EDGES32 = [
+    0,
+    1,
+    2,
+    31,
+    32,
+    33,
+    0x7FFFFFFF,
+    0x80000000,
+    0x80000001,
+    0xFFFFFFFF,
+    0xFFFFFFFE,
+    0x12345678,
+    100,
+    7,
+    255,
+    65536,
+]
 RNG = np.random.default_rng(1)
 A32 = np.array(EDGES32 + list(RNG.integers(0, 1 << 32, 16)), np.uint32)
 B32 = np.array(list(RNG.permutation(EDGES32)) + list(RNG.integers(0, 1 << 32, 8)) + [3] * 8, np.uint32)

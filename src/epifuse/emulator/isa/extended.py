@@ -49,8 +49,7 @@ def handle(builder: Builder, instruction: Instruction) -> Step:
         if leaves:
             active = warp.lanes.tolist()
             warp.groups[_CARRY] = [
-                int(not 0 <= total <= mask) if on else old
-                for total, on, old in zip(totals, active, flags, strict=True)
+                int(not 0 <= total <= mask) if on else old for total, on, old in zip(totals, active, flags, strict=True)
             ]
 
     return step

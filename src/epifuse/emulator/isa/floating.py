@@ -6,6 +6,7 @@ The approximations are the exact function rounded to nearest, which lies within 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
@@ -87,8 +88,8 @@ def _arithmetic(name: str, type_name: str, mode: str) -> Compute | None:
         return v.astype(np.float64)
 
     directed: dict[str, Compute] = {
-        "add": lambda a, b: exact.to_f32(exact.to_odd(*exact.two_sum(double(a), double(b))), mode),
-        "sub": lambda a, b: exact.to_f32(exact.to_odd(*exact.two_sum(double(a), -double(b))), mode),
+        "add": lambda a, b: exact.directed_sum(double(a), double(b), mode),
+        "sub": lambda a, b: exact.directed_sum(double(a), -double(b), mode),
         "mul": lambda a, b: exact.to_f32(double(a) * double(b), mode),
         "div": lambda a, b: _directed_quotient(double(a), double(b), mode),
     }
@@ -100,7 +101,9 @@ def _directed_quotient(a: Array, b: Array, mode: str) -> Array:
     # The remainder of the float64 quotient has the sign of what rounding lost; both fit two float64 products.
     error = np.array(
         [
-            float(Fraction(float(x)) / Fraction(float(y)) - Fraction(float(q))) if np.isfinite(q) and y != 0 else 0.0
+            float(Fraction(float(x)) / Fraction(float(y)) - Fraction(float(q)))
+            if np.isfinite(x) and np.isfinite(y) and y != 0
+            else 0.0
             for x, y, q in zip(*np.broadcast_arrays(a, b, quotient), strict=True)
         ]
     )
@@ -112,7 +115,10 @@ def _fma_double(a: Array, b: Array, c: Array) -> Array:
         if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(z)):
             return x * y + z
         total = Fraction(x) * Fraction(y) + Fraction(z)
-        return float(total) if total else x * y + z
+        try:
+            return float(total) if total else x * y + z
+        except OverflowError:
+            return math.inf if total > 0 else -math.inf
 
     rows = zip(*np.broadcast_arrays(a, b, c), strict=True)
     return np.array([one(float(x), float(y), float(z)) for x, y, z in rows])

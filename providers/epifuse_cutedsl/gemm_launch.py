@@ -31,6 +31,9 @@ class Compiled:
     folds_batches: bool
 
 
+_STREAMS_KEPT = 16
+
+
 class GemmLaunch:
     """What does not change from run to run. Kept in the arguments' memo, and so refers to tensors, never to them."""
 
@@ -58,10 +61,16 @@ class GemmLaunch:
         scalars = [value for value in args.loads if isinstance(value, torch.Tensor)]
         self._changing = self._device.type != "cpu" and any(t.device.type == "cpu" for t in scalars)
         self._operands = [args.A.view, args.B.view, *args.outputs, *scalars]
-        self._prepared: PreparedLaunch | None = None
+        self._repeats = self._device.type != "cpu" and not workspace_bytes[0] and not self._changing
+        self._prepared: dict[int, PreparedLaunch] = {}
 
     def __call__(self, stream: Any, workspace: Any) -> None:
         """Run on ``stream`` (None: torch's current one) with ``workspace`` or one of the run's own."""
+        if stream is None and self._prepared and current_device() == self._index:
+            # The second run and all later ones on a stream: one look-up and one call of the driver.
+            prepared = self._prepared.get(current_stream(self._index))
+            if prepared is not None and not prepared.again():
+                return
         if self._device.type == "cpu":
             if self._grid[0]:
                 self._emulate(workspace)
@@ -74,12 +83,6 @@ class GemmLaunch:
                 self._launch(stream, workspace)
 
     def _launch(self, stream: Any, workspace: Any) -> None:
-        if stream is None and not self._workspace_bytes and not self._changing and self._grid[0]:
-            prepared = self._prepared
-            if prepared is None:
-                prepared = self._prepared = self._prepare(self._numbers())
-            prepared(current_stream(self._index))
-            return
         with on_stream(stream, self._index) as address:
             if not self._grid[0]:
                 _fill_identities(self._bound)
@@ -88,10 +91,12 @@ class GemmLaunch:
             if self._workspace_bytes:
                 memory = self._memory(workspace)
                 numbers += [memory.data_ptr(), *self._tiles]
-            self._prepare(numbers)(address)
-
-    def _prepare(self, numbers: list[Any]) -> PreparedLaunch:
-        return self._compiled.launcher.prepare(self._index, self._grid, numbers)
+            prepared = self._compiled.launcher.prepare(self._index, address, self._grid, numbers)
+            prepared.run()
+            if self._repeats:
+                if len(self._prepared) >= _STREAMS_KEPT:
+                    self._prepared.clear()
+                self._prepared[address] = prepared
 
     def _numbers(self) -> list[Any]:
         return self._main + values(self._bound, self._compiled.epilogue_traits, self._main[5])

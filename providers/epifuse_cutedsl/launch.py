@@ -27,13 +27,13 @@ class Launcher:
         self._loaded: LoadedKernel | None = None
         self._emulated: EmulatedKernel | None = None
 
-    def prepare(self, device: int, grid: Sequence[int], values: Sequence[Any]) -> PreparedLaunch:
-        """A launch on a CUDA device, ready but for its stream."""
+    def prepare(self, device: int, stream: int, grid: Sequence[int], values: Sequence[Any]) -> PreparedLaunch:
+        """A launch on a stream of a CUDA device."""
         loaded = self._loaded
         if loaded is None:
             with self._lock:
                 loaded = self._loaded = self._loaded or LoadedKernel(self.image)
-        return loaded.prepare(device, grid, values)
+        return loaded.prepare(device, stream, grid, values)
 
     def emulated(self, grid: Sequence[int], values: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
         """Run in the emulated device that is entered.

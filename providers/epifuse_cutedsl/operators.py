@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, cast
 
 from epifuse.arguments import EpilogueArguments, GemmArguments
@@ -38,6 +39,7 @@ GROUPS = (1, 4, 8)
 _MAIN_CODES = tuple("qqiiiiqqqqqqiii")
 """Struct codes of ``kernels.sm80.kernel.PARAMETERS``."""
 _ARTIFACTS_KEPT = 256
+_TARGETS = (TargetSm("80"),)
 MAX_TILES = 2**31 - 1
 
 
@@ -94,11 +96,12 @@ class Sm80GemmOperator(Operator):
         if target is None or kind is None or refusal(args, target) is not None:
             return []
         made: list[Operator] = []
+        describe = _describe(args)
         for config in configurations(kind, args.accumulator_type.bytes, target.cc, _scratch_bound(args)):
             if not _fits_grid(config, args):
                 continue
             for group in GROUPS:
-                metadata = _metadata(config, group, args)
+                metadata = describe(config, group)
                 if metadata_filter(metadata):
                     made.append(cls(metadata, config, group))
         return made
@@ -141,30 +144,23 @@ def _target(args: GemmArguments) -> TargetSm | None:
     return target_of_operands(args.A.device)
 
 
-def _metadata(config: Sm80Config, group: int, args: GemmArguments) -> OperatorMetadata:
+def _describe(args: GemmArguments) -> Callable[[Sm80Config, int], OperatorMetadata]:
+    """A function from configuration and group to metadata; what all operators share is made once."""
     a, b, accumulator = args.A.traits.dtype, args.B.traits.dtype, args.accumulator_type
-    name = f"sm80_gemm_{config.kind}_{a.short}_{b.short}_{accumulator.short}"
-    name += f"_{config.tile_m}x{config.tile_n}x{config.tile_k}_s{config.stages}_g{group}"
     plan = None if args.epilogue is None else args.plan
-    if plan is not None:
-        name += f"_{plan.key[:16]}"
-    return OperatorMetadata(
-        operator_name=name,
-        operator_class=Sm80GemmOperator,
-        supported_targets=(TargetSm("80"),),
-        operands=GemmOperandsMetadata(
-            DenseTensorConstraints(a),
-            DenseTensorConstraints(b),
-            DenseTensorConstraints(args.out.traits.dtype) if plan is None else None,
-            accumulator,
-        ),
-        design=BLASDesignMetadata(
-            tile_shape=(config.tile_m, config.tile_n, config.tile_k),
-            num_smem_stages=config.stages,
-            group=group,
-        ),
-        epilogue=None if plan is None else EpilogueMetadata(plan),
-    )
+    out = DenseTensorConstraints(args.out.traits.dtype) if plan is None else None
+    operands = GemmOperandsMetadata(DenseTensorConstraints(a), DenseTensorConstraints(b), out, accumulator)
+    epilogue = None if plan is None else EpilogueMetadata(plan)
+    suffix = "" if plan is None else f"_{plan.key[:16]}"
+    dtypes = f"{a.short}_{b.short}_{accumulator.short}"
+
+    def describe(config: Sm80Config, group: int) -> OperatorMetadata:
+        tile = (config.tile_m, config.tile_n, config.tile_k)
+        name = f"sm80_gemm_{config.kind}_{dtypes}_{tile[0]}x{tile[1]}x{tile[2]}_s{config.stages}_g{group}{suffix}"
+        design = BLASDesignMetadata(tile_shape=tile, num_smem_stages=config.stages, group=group)
+        return OperatorMetadata(name, Sm80GemmOperator, _TARGETS, operands, design, epilogue)
+
+    return describe
 
 
 def _folds_batches(args: GemmArguments) -> bool:

@@ -8,11 +8,12 @@ made: shapes, traits, the epilogue's plan. A question about arguments later cost
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 
 from epifuse import dtypes
@@ -135,7 +136,7 @@ class EpilogueArguments:
             if isinstance(value, Load | Store):
                 transports[name] = _checked_move(name, value, name in graph.outputs)
                 value = value.tensor
-            tensors[name] = value
+            tensors[name] = value.tensor if isinstance(value, DenseTensor) else value
         if given:
             extra = ", ".join(given)
             raise OperandError(
@@ -155,6 +156,9 @@ class EpilogueArguments:
             raise AttributeError(f"EpilogueArguments is immutable; make a new one to change {name}")
         object.__setattr__(self, name, value)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_epilogue_again, (self.epilogue_fn, {**self.tensors, **self.transports}))
+
     @property
     def parameters(self) -> list[Any]:
         """The operands and outputs as they were given, in the order of ``parameter_names``."""
@@ -167,6 +171,11 @@ class EpilogueArguments:
 
     def __repr__(self) -> str:
         return f"EpilogueArguments({', '.join(self.tensors)})"
+
+
+def _epilogue_again(function: Callable[..., Any] | str, given: dict[str, Any]) -> EpilogueArguments:
+    """A copy's own: the tensors of a copy lie elsewhere."""
+    return EpilogueArguments(function, **given)
 
 
 def _checked_move(name: str, move: Load | Store, is_output: bool) -> Load | Store:
@@ -185,13 +194,13 @@ def _checked_move(name: str, move: Load | Store, is_output: bool) -> Load | Stor
 
 def _view(name: str, value: Any, is_output: bool) -> View:
     if isinstance(value, torch.Tensor):
-        return value, traits_of(value)
+        return value, traits_of(value, name)
     number = as_number(value)
     if number is None:
         if isinstance(value, bool | complex):
             raise OperandTypeError(f"{name} is {value!r}; an epilogue operand is a tensor, an int or a float.")
         tensor = as_torch(value, name, output=is_output)
-        return tensor, traits_of(tensor)
+        return tensor, traits_of(tensor, name)
     if is_output:
         raise OperandTypeError(f"{name} is an output but a number was given.", advice="Pass a tensor to write to.")
     return number
@@ -205,19 +214,26 @@ class Operand:
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DenseTensor(Operand):
-    """One dense strided tensor of any framework; ``tensor`` is the object that was given."""
+    """One dense strided tensor of any framework; ``tensor`` is the object that was given.
+
+    ``name`` is the operand's, for messages.
+    """
 
     tensor: Any
+    name: InitVar[str] = "The operand"
     traits: Traits = field(init=False, repr=False, compare=False)
     view: torch.Tensor = field(init=False, repr=False, compare=False)
     """The same memory as a torch tensor."""
 
-    def __post_init__(self) -> None:
-        view = as_torch(self.tensor, "The operand")
+    def __post_init__(self, name: str) -> None:
+        view = as_torch(self.tensor, name)
         object.__setattr__(self, "view", view)
-        object.__setattr__(self, "traits", traits_of(view))
+        object.__setattr__(self, "traits", traits_of(view, name))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (DenseTensor, (self.tensor,))  # a copy lies elsewhere, so its traits are found anew
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -260,8 +276,14 @@ class RuntimeArguments:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What a list of operators for these arguments depends on; equal keys, equal answers."""
-        return (type(self), id(self))
+        """What a list of operators for these arguments depends on; equal keys, equal answers.
+
+        Unless a subclass says more, arguments are equal to themselves alone. (Their ``id`` would be another's soon.)
+        """
+        token: tuple[Any, ...] | None = self.__dict__.get("_token")
+        if token is None:
+            token = self.__dict__.setdefault("_token", (type(self), object()))
+        return token
 
 
 class GemmProblemSize(NamedTuple):
@@ -315,7 +337,7 @@ class GemmArguments(RuntimeArguments):
         performance: PerformanceControls | None = None,
     ) -> None:
         put = object.__setattr__
-        a, b, o = _dense(A), _dense(B), _dense(out)
+        a, b, o = _dense(A, "A"), _dense(B, "B"), _dense(out, "out")
         accumulator = dtypes.of(accumulator_type)
         if accumulator not in _ACCUMULATORS:
             names = ", ".join(d.name for d in _ACCUMULATORS)
@@ -335,6 +357,7 @@ class GemmArguments(RuntimeArguments):
         batch = a.shape[0] if len(a.shape) == 3 else 1
         problem = Problem(batch, a.shape[-2], b.shape[-1], len(a.shape))
         if epilogue is None:
+            _require_writeable(o.tensor)
             graph, routes = _PLAIN, {}
             views: dict[str, View] = {"out": (o.view, o.traits)}
         else:
@@ -342,6 +365,10 @@ class GemmArguments(RuntimeArguments):
             views = epilogue._views
             routes = {name: move.route for name, move in epilogue.transports.items() if move.route is not None}
         put(self, "bound", bind(graph, views, routes, problem, accumulator, (a.traits, b.traits)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        given = (self.A, self.B, self.out, self.accumulator_type, self.epilogue, self.performance)
+        return (_arguments_again, (type(self), given))  # a copy's tensors lie elsewhere, so it is bound anew
 
     @property
     def plan(self) -> EpiloguePlan:
@@ -381,12 +408,22 @@ class GemmArguments(RuntimeArguments):
         return (GemmArguments, self.accumulator_type.name, tensors, self.plan.key, self.bound.key, self.performance)
 
 
-def _dense(value: Any) -> DenseTensor:
+def _arguments_again(cls: type[GemmArguments], given: tuple[Any, ...]) -> GemmArguments:
+    *positional, performance = given
+    return cls(*positional, performance=performance)
+
+
+def _dense(value: Any, name: str) -> DenseTensor:
     if isinstance(value, DenseTensor):
         return value
     if isinstance(value, Operand):
-        raise OperandTypeError(f"{type(value).__name__} is not an operand that a GEMM of epifuse takes.")
-    return DenseTensor(value)
+        raise OperandTypeError(f"{name} is a {type(value).__name__}, which no GEMM of epifuse takes.")
+    return DenseTensor(value, name)
+
+
+def _require_writeable(out: Any) -> None:
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise OperandTypeError("out is a read-only array and cannot be an output.", advice="Pass a copy.")
 
 
 def _check_shapes(a: tuple[int, ...], b: tuple[int, ...], out: tuple[int, ...]) -> None:

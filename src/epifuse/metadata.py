@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from epifuse import dtypes
 from epifuse.arguments import DenseTensor, GemmArguments, RuntimeArguments
 from epifuse.dtypes import DType
 from epifuse.fusion.plan import EpiloguePlan
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class DenseTensorConstraints:
     """What an operator asks of one dense operand.
 
-    ``stride`` None: any strides; otherwise 1 marks the unit-stride dimension and 0 a free one, as in the Operator
+    ``dtype`` may be given as a torch dtype, a DSL type or a name. ``stride`` None: any strides; otherwise 1 marks the unit-stride dimension and 0 a free one, as in the Operator
     API. ``divisibility`` counts elements and holds for the extents of the unit-stride dimension and other strides.
     """
 
@@ -30,6 +31,9 @@ class DenseTensorConstraints:
     stride: tuple[int, ...] | None = None
     divisibility: int = 1
     ptr_alignment_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtypes.of(self.dtype))
 
     @property
     def alignment_bytes(self) -> int:
@@ -83,6 +87,9 @@ class GemmOperandsMetadata(OperandsMetadata):
     out: DenseTensorConstraints | None
     """None where ``out`` may be of any dtype and layout."""
     accumulator_type: DType
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "accumulator_type", dtypes.of(self.accumulator_type))
 
     def supports(self, args: Any) -> Status:
         """Whether the operands of ``GemmArguments`` meet the constraints."""

@@ -59,15 +59,18 @@ class Operator(ABC):
         return self._metadata
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._metadata.operator_name}>"
+        name = getattr(getattr(self, "_metadata", None), "operator_name", "without metadata")
+        return f"<{type(self).__name__} {name}>"
 
     @final
     def supports(self, args: RuntimeArguments, target_sm: TargetLike = None) -> Status:
         """Whether the operator can be compiled and run with these arguments, and if not, why."""
         target = TargetSm.ensure(target_sm)
         accepted = self._accepted
-        if target is None and accepted is not None and (args.key is accepted or args.key == accepted):
-            return self._supports_now(args)
+        if target is None and accepted is not None:
+            key = getattr(args, "key", None)
+            if key is accepted or key == accepted:
+                return self._supports_now(args)
         if not isinstance(args, self.supported_args_type):
             return Status.fail(f"Expected {self.supported_args_type.__name__}, got {type(args).__name__}")
         status = self._metadata.supports(args, target_sm=target)

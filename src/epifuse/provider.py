@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -33,15 +32,15 @@ class Provider:
         """Add an ``Operator`` subclass to this provider; a class decorator.
 
         Raises:
-            TypeError: the class is no ``Operator`` or does not say which arguments it takes.
+            TypeError: the class is no ``Operator``, lacks a hook, or does not say which arguments it takes.
         """
         if not (isinstance(operator_class, type) and issubclass(operator_class, Operator)):
             raise TypeError(f"{operator_class!r} must be a subclass of Operator to register with {cls.__name__}")
-        if not hasattr(operator_class, "supported_args_type"):
-            raise TypeError(f"Operator subclass {operator_class.__name__} must define 'supported_args_type'.")
+        _check_family(operator_class)
         operator_class._provider = cls
         families = cls._operator_classes_by_argtype.setdefault(operator_class.supported_args_type, [])
-        families.append(operator_class)
+        if operator_class not in families:
+            families.append(operator_class)
         available_providers.touch()
         return operator_class
 
@@ -83,6 +82,20 @@ class Provider:
         return Status.fail(f"{cls.__name__} has no operator family for {type(args).__name__}")
 
 
+def _check_family(family: type[Operator]) -> None:
+    """What a registered class must have."""
+    name = family.__name__
+    missing = ", ".join(sorted(getattr(family, "__abstractmethods__", ())))
+    if missing:
+        raise TypeError(f"Operator subclass {name} must define {missing}.")
+    takes = getattr(family, "supported_args_type", None)
+    if not (isinstance(takes, type) and issubclass(takes, RuntimeArguments)):
+        raise TypeError(f"Operator subclass {name} must define 'supported_args_type', a subclass of RuntimeArguments.")
+    oldest = getattr(family, "designed_for_min_cc", None)
+    if isinstance(oldest, bool) or not isinstance(oldest, int):
+        raise TypeError(f"Operator subclass {name} must define 'designed_for_min_cc', an int such as 80 (0: no GPU).")
+
+
 class ProviderRegistry(Mapping[str, type[Provider]]):
     """Providers by name. Built-in ones and entry points are imported at the first look, never by ``import epifuse``.
 
@@ -91,7 +104,9 @@ class ProviderRegistry(Mapping[str, type[Provider]]):
 
     def __init__(self) -> None:
         self._providers: dict[str, type[Provider]] = {}
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        """Held for a moment, never during an import: a module that is imported elsewhere may wait for it."""
+        self._here = threading.local()
         self._loaded = False
         self.failures: dict[str, str] = {}
         self.version = 0
@@ -118,26 +133,36 @@ class ProviderRegistry(Mapping[str, type[Provider]]):
             self.version += 1
 
     def _load(self) -> dict[str, type[Provider]]:
-        if self._loaded:
+        """All providers. Threads that come first at the same time each load all; Python imports a module once."""
+        if self._loaded or getattr(self._here, "loading", False):  # a provider's module looks in while it is imported
             return self._providers
-        with self._lock:
+        self._here.loading = True
+        try:
             sources = dict(BUILT_IN)
             for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
                 sources.setdefault(point.name, point.value)
             for name, source in sources.items():
-                if not self._loaded:
-                    self._load_one(name, source)
+                self._load_one(name, source)
             self._loaded = True
+        finally:
+            self._here.loading = False
         return self._providers
 
     def _load_one(self, name: str, source: str) -> None:
         if name in self._providers:
             return
-        module, _, attribute = source.partition(":")
         try:
-            self.add(name, getattr(importlib.import_module(module), attribute))
-        except Exception as error:  # noqa: BLE001 - a third party's import may raise anything; discovery must go on
+            provider = importlib.metadata.EntryPoint(name, source, ENTRY_POINT_GROUP).load()
+        except (Exception, SystemExit) as error:  # a third party's import may do anything; discovery must go on
             self.failures[name] = f"{source} could not be loaded: {type(error).__name__}: {error}"
+            return
+        if not (isinstance(provider, type) and issubclass(provider, Provider)):
+            self.failures[name] = f"{source} is {provider!r}, not a subclass of Provider"
+            return
+        with self._lock:
+            if name not in self._providers:
+                self._providers[name] = provider
+                self.version += 1
 
     def __getitem__(self, name: str) -> type[Provider]:
         return self._load()[name]

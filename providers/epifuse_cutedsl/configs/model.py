@@ -7,6 +7,7 @@ count per SM and clock. Nothing here changes a result.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from epifuse.arguments import GemmArguments
@@ -89,6 +90,7 @@ def estimate_us(config: Sm80Config, group: int, args: GemmArguments, target: Tar
     return cycles / (1000.0 * rates.clock_ghz) * _raster_penalty(config, group, tiles_m, tiles_n, concurrent)
 
 
+@functools.lru_cache(maxsize=512)
 def _resident(config: Sm80Config, accumulator_bytes: int, cc: int) -> int:
     """CTAs that share an SM."""
     by_smem = (limit_bytes(cc) + 1024) // (config.smem_bytes(accumulator_bytes) + 1024)
@@ -97,6 +99,7 @@ def _resident(config: Sm80Config, accumulator_bytes: int, cc: int) -> int:
     return max(1, min(by_smem, by_registers, 2048 // config.threads))
 
 
+@functools.lru_cache(maxsize=512)
 def _efficiency(config: Sm80Config, per_sm: int) -> float:
     """How much of the products' rate a tile reaches: wide warp tiles reuse fragments, eight warps hide latency."""
     if not config.tensor:

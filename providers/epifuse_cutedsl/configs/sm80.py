@@ -76,7 +76,8 @@ def stage_bytes(kind: str, tile_m: int, tile_n: int, tile_k: int) -> int:
 
 # Tile and warps; the warps' own tiles are at most 64 x 64, which 128 of the 255 registers of a thread accumulate. Then
 # how many CTAs an SM is to hold, for K tiles of two steps (64 bytes) and of four (128 bytes): one CTA's epilogue hides
-# behind another's products, and longer K tiles have fewer barriers (H200, 4096^3 bf16: 128x256 434 against 372 TFLOP/s).
+# behind another's products, and longer K tiles have fewer barriers (H200, 4096^3 bf16:
+# 128x256 434 against 372 TFLOP/s).
 # (tile_m, tile_n, warps_m, warps_n, CTAs for 64 bytes, CTAs for 128 bytes)
 _TENSOR_TILES: tuple[tuple[int, int, int, int, tuple[int, ...], tuple[int, ...]], ...] = (
     (16, 64, 1, 2, (4,), (2,)),

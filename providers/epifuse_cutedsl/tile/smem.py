@@ -73,7 +73,8 @@ class SharedTile:
         """``(x, d)`` with ``offset(r + rows, b + byte) == (offset(r, b) ^ x) + d``.
 
         Holds where ``r`` and ``rows`` have no bit in common, nor ``b`` and ``byte``, and where, with a swizzle,
-        ``pitch_bytes`` is a power of two. So one exclusive-or, often with 0, and a displacement in the instruction make an address.
+        ``pitch_bytes`` is a power of two. So one exclusive-or, often with 0, and a displacement in the instruction
+        make an address.
         """
         if not self.swizzle.mask:
             return 0, rows * self.pitch_bytes + byte

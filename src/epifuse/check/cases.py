@@ -152,6 +152,8 @@ def _values(subject: Subject, problem: Problem, result: torch.Tensor, out: Guard
         where = diagnose.tiles(unwritten, subject.tile)
         if problem.a.view.shape[1] == 0:
             where = "with K = 0 there is no step along K, yet the epilogue runs, on zeros"
+        elif problem.shape[0] % subject.tile[0] or problem.shape[1] % subject.tile[1]:
+            where = "; ".join(filter(None, (where, "ragged edges have tiles too: count them rounding up")))
         return [_at(Kind.UNWRITTEN, subject, case, unwritten, result, expected, where)]
     kind, hint = diagnose.name(result, wrong, operands, subject.tile)
     if kind is Kind.VALUE and bool((unwritten | (expected.exact.isnan() & ~result.isnan())).any()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,13 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
 from rich.text import Text
 
 from epifuse.check import epilogues, fused_gemm, mapping
 from epifuse.check.fused_gemm import Plan
 from epifuse.check.subjects import CheckError, load_lesson
-from epifuse.check.verdict import Report
+from epifuse.check.verdict import Report, Section
 from epifuse.commands import screen
 
 SUITES = ("fused_gemm", "epilogues")
@@ -97,12 +99,7 @@ def _progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def _print(console: Console, report: Report) -> None:
-    made = screen.table("what", "cases", "", title=f"check {report.suite} on {report.where}")
-    for section in report.sections:
-        wrong = len({finding.case + finding.subject for finding in section.findings})
-        verdict = Text(f"{wrong} WRONG", style="red") if wrong else Text("ok" if section.cases else "-", style="green")
-        made.add_row(Text(section.name), str(section.cases), verdict)
-    console.print(made)
+    console.print(_summary(report))
     for section in report.sections:
         for skipped in section.skipped:
             console.print(Text(f"not checked ({section.name}): {skipped}", style="yellow"))
@@ -114,7 +111,19 @@ def _print(console: Console, report: Report) -> None:
         console.print(Text(f"... and {rest} more findings, most of them the same faults again (--json FILE has all)"))
     for note in report.notes:
         console.print(Text(note))
-    verdict = (
-        f"{report.cases} cases, all right." if report else f"{report.cases} cases, {len(report.findings)} findings."
-    )
-    console.print(Text(verdict, style="bold green" if report else "bold red"))
+    end = "all right" if report else f"{len(report.findings)} findings" if report.findings else "nothing was checked"
+    console.print(Text(f"{report.cases} cases, {end}.", style="bold green" if report else "bold red"))
+
+
+def _summary(report: Report) -> Table:
+    """A row for each kind of section: what several operators were asked alike stands together."""
+    together: dict[str, list[Section]] = {}
+    for section in report.sections:
+        together.setdefault(re.sub(r" \[.*\]", "", section.name), []).append(section)
+    made = screen.table("what", "cases", "", title=f"check {report.suite} on {report.where}")
+    for name, sections in together.items():
+        cases = sum(section.cases for section in sections)
+        wrong = len({finding.case + finding.subject for section in sections for finding in section.findings})
+        verdict = Text(f"{wrong} WRONG", style="red") if wrong else Text("ok" if cases else "-", style="green")
+        made.add_row(Text(name), str(cases), verdict)
+    return made

@@ -169,7 +169,7 @@ class SharedMemory:
         for offset, barrier in self.barriers.items():
             if not all(clock.knows(number) for number in barrier.outside.values()):
                 raise RaceError(
-                    f"the CTA of rank {self.rank} may end before its mbarrier at shared offset {offset:#x} is signalled "
+                    f"CTA rank {self.rank} may end before its mbarrier at shared offset {offset:#x} is signalled "
                     "by an asynchronous operation or another CTA"
                 )
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -89,15 +88,15 @@ class LoadedKernel:
         self._pack = struct.Struct("@" + "".join(image.parameters))
         self._prepared: set[int] = set()
 
-    def prepare(self, device: int, grid: Sequence[int], values: Sequence[Any]) -> PreparedLaunch:
-        """A launch on a CUDA device with everything set but the stream; ``values`` has one number a parameter.
+    def prepare(self, device: int, stream: int, grid: Sequence[int], values: Sequence[Any]) -> PreparedLaunch:
+        """A launch on a stream (its address) of a CUDA device; ``values`` has one number a parameter.
 
         Raises:
             LaunchError: the driver refuses the kernel on that device.
         """
         if device not in self._prepared:
             self._prepare(device)
-        return PreparedLaunch(self, device, grid, self._pack.pack(*values))
+        return PreparedLaunch(self, device, stream, grid, self._pack.pack(*values))
 
     @property
     def handle(self) -> int:
@@ -115,9 +114,12 @@ class LoadedKernel:
 
 
 class PreparedLaunch:
-    """One launch, ready but for its stream: parameters, grid, attributes. May be repeated, from any thread."""
+    """One launch on one stream, ready to be repeated from any thread: parameters, grid, attributes.
 
-    def __init__(self, kernel: LoadedKernel, device: int, grid: Sequence[int], parameters: bytes) -> None:
+    ``again()`` is the bare call of the driver and gives its status (0: launched); ``run()`` raises instead.
+    """
+
+    def __init__(self, kernel: LoadedKernel, device: int, stream: int, grid: Sequence[int], parameters: bytes) -> None:
         image = kernel.image
         self._kernel = kernel  # keeps the library loaded
         self._device = device
@@ -132,31 +134,27 @@ class PreparedLaunch:
         self._config.grid[:] = grid
         self._config.block[:] = image.block
         self._config.dynamic_smem_bytes = image.dynamic_smem_bytes
+        self._config.stream = stream
         if image.cluster != (1, 1, 1):
             self._config.attributes = ctypes.pointer(self._attribute)
             self._config.attribute_count = 1
         launch = _driver().cuLaunchKernelEx
         launch.argtypes = (ctypes.c_void_p,) * 4
-        self._arguments = (ctypes.addressof(self._config), kernel.handle, None, ctypes.addressof(self._extra))
-        self._launch = launch
-        self._stream = 0
-        self._lock = threading.Lock()
+        config, extra = ctypes.addressof(self._config), ctypes.addressof(self._extra)
+        self.again: Callable[[], int] = functools.partial(launch, config, kernel.handle, None, extra)
 
-    def __call__(self, stream: int) -> None:
-        """Launch on a stream, given by its address.
+    def run(self) -> None:
+        """Launch.
 
         Raises:
             LaunchError: the driver refuses the launch.
         """
-        with self._lock:
-            if stream != self._stream:
-                self._config.stream = self._stream = stream
-            result = self._launch(*self._arguments)
-            if result == _INVALID_CONTEXT:
-                # A thread that has used no CUDA yet has no current context; torch makes one.
-                torch.cuda.set_device(self._device)
-                torch.cuda.current_stream(self._device).query()
-                result = self._launch(*self._arguments)
+        result = self.again()
+        if result == _INVALID_CONTEXT:
+            # A thread that has used no CUDA yet has no current context; torch makes one.
+            torch.cuda.set_device(self._device)
+            torch.cuda.current_stream(self._device).query()
+            result = self.again()
         if result:
             _check(_driver(), result, "cuLaunchKernelEx")
 

@@ -67,7 +67,7 @@ def run_kernel() -> Callable[..., machine.LaunchReport]:
 
 @pytest.fixture
 def run_lanes() -> Callable[..., list[np.ndarray]]:
-    """`run_lanes(code, inputs, outputs)`: one warp; inputs are arrays of 32 in %i0, %i1, ...; outputs types of %o0, ..."""
+    """`run_lanes(code, inputs, outputs)`: one warp; arrays of 32 in %i0, %i1, ...; types of the results %o0, ..."""
 
     def run(code: str, inputs: list[Any], outputs: list[str], target: str = "100a", **more: Any) -> list[np.ndarray]:
         columns = [np.ascontiguousarray(np.broadcast_to(np.asarray(each), 32)) for each in inputs]

@@ -43,6 +43,8 @@ LOOP:
     @!%p2 bra LOOP;
 """
 
+LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+
 
 def load_kernel(rank: int, coordinates: tuple[int, ...], size: int, wait: str = WAIT) -> str:
     """Load one box to smem + 1024, wait, and write it to the second parameter as it stands in shared memory."""
@@ -50,7 +52,7 @@ def load_kernel(rank: int, coordinates: tuple[int, ...], size: int, wait: str = 
     return f"""{INIT}
     @%p1 bra LOADED;
     mbarrier.arrive.expect_tx.shared.b64 _, [%r1], {size};
-    cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1+1024], [%d1, {{{listed}}}], [%r1];
+    {LOAD.format(rank=rank)} [%r1+1024], [%d1, {{{listed}}}], [%r1];
 LOADED:
     {wait}
     mov.b32 %r3, 0;
@@ -215,7 +217,7 @@ def test_a_wrong_transaction_count_never_completes(run_kernel):
         (("[%r1+1024], [%d1", "[%r1+1040], [%d1"), DescriptorError, "not a multiple of 128"),
         (("[%r1+1024], [%d1", "[%r1+65536], [%d1"), MemoryFaultError, "outside the CTA's"),
         (("}], [%r1];", "}], [%r1+8];"), BarrierError, "no mbarrier is initialised at shared offset 0x408"),
-        (("tensor.2d", "tensor.3d"), Exception, "coordinates"),
+        ((".2d.", ".3d."), Exception, "coordinates"),
     ],
 )
 def test_a_wrong_load_is_named(run_kernel, change, error, what):
@@ -253,7 +255,7 @@ def test_a_multicast_load_fills_and_signals_every_cta(run_kernel, seed):
     setp.ne.u32 %p5, %r20, 0;
     @%p5 bra LOADED;
     mov.b16 %h1, 3;
-    cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%r1+1024], [%d1, {{0, 0}}], [%r1], %h1;
+    {LOAD.format(rank=2)}.multicast::cluster [%r1+1024], [%d1, {{0, 0}}], [%r1], %h1;
 LOADED:
     {WAIT}
     mad.lo.s32 %r4, %r2, 16, %r1;

@@ -104,7 +104,10 @@ def test_integers_between_widths(run_lanes):
     values = np.array(
         [0, 1, 127, 128, 255, 256, 32768, 65535, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF] + [5] * 21, np.uint32
     )
-    code = "cvt.s64.s32 %o0, %i0;\ncvt.u64.u32 %o1, %i0;\ncvt.u16.u32 %o2, %i0;\ncvt.s32.s8 %o3, %i0;\ncvt.sat.s8.s32 %o4, %i0;\ncvt.u32.u8 %o5, %i0;"
+    code = (
+        "cvt.s64.s32 %o0, %i0;\ncvt.u64.u32 %o1, %i0;\ncvt.u16.u32 %o2, %i0;\n"
+        "cvt.s32.s8 %o3, %i0;\ncvt.sat.s8.s32 %o4, %i0;\ncvt.u32.u8 %o5, %i0;"
+    )
     s64, u64, u16, s8, sat, u8 = run_lanes(code, [values], ["b64", "b64", "b16", "b32", "b32", "b32"])
     assert s64.view(np.int64).tolist() == values.view(np.int32).tolist()
     assert u64.tolist() == values.tolist()

@@ -148,7 +148,10 @@ def test_functions_are_correctly_rounded(run_lanes, name):
 
 
 def test_flush_saturate_and_signs(run_lanes):
-    code = "add.ftz.f32 %o0, %i0, 0f80000000;\nadd.sat.f32 %o1, %i0, 0f00000000;\nneg.f32 %o2, %i0;\nabs.f32 %o3, %i0;\ncopysign.f32 %o4, %i1, %i0;"
+    code = (
+        "add.ftz.f32 %o0, %i0, 0f80000000;\nadd.sat.f32 %o1, %i0, 0f00000000;\nneg.f32 %o2, %i0;\n"
+        "abs.f32 %o3, %i0;\ncopysign.f32 %o4, %i1, %i0;"
+    )
     flushed, saturated, negative, positive, mixed = run_lanes(code, [A.view(np.uint32), B.view(np.uint32)], ["b32"] * 5)
     small = np.abs(A) < np.finfo(np.float32).tiny
     same(flushed, np.where(small, np.copysign(np.float32(0), A), A))

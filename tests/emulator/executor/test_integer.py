@@ -94,7 +94,10 @@ def test_multiply_add_wide_and_low(run_lanes):
 
 
 def test_bits(run_lanes):
-    code = "popc.b32 %o0, %i0;\nclz.b32 %o1, %i0;\nbrev.b32 %o2, %i0;\nbfind.u32 %o3, %i0;\nneg.s32 %o4, %i0;\nabs.s32 %o5, %i0;"
+    code = (
+        "popc.b32 %o0, %i0;\nclz.b32 %o1, %i0;\nbrev.b32 %o2, %i0;\nbfind.u32 %o3, %i0;\n"
+        "neg.s32 %o4, %i0;\nabs.s32 %o5, %i0;"
+    )
     popc, clz, brev, bfind, neg, absolute = run_lanes(code, [A32], ["b32"] * 6)
     values = A32.tolist()
     assert popc.tolist() == [bin(x).count("1") for x in values]
@@ -107,7 +110,10 @@ def test_bits(run_lanes):
 
 @pytest.mark.parametrize("shift", [0, 1, 31, 32, 200])
 def test_shifts_beyond_the_width_clamp(run_lanes, shift):
-    code = f"mov.b32 %r1, {shift};\nshl.b32 %o0, %i0, %i1;\nshr.u32 %o1, %i0, %i1;\nshr.s32 %o2, %i0, %i1;\nshr.s32 %o3, %i0, %r1;"
+    code = (
+        f"mov.b32 %r1, {shift};\nshl.b32 %o0, %i0, %i1;\nshr.u32 %o1, %i0, %i1;\n"
+        "shr.s32 %o2, %i0, %i1;\nshr.s32 %o3, %i0, %r1;"
+    )
     left, logical, arithmetic, uniform = run_lanes(code, [A32, np.uint32(shift)], ["b32"] * 4)
     values = A32.tolist()
     assert left.tolist() == [x << shift & 0xFFFFFFFF for x in values]
@@ -126,7 +132,10 @@ def test_lop3_follows_its_table(run_lanes):
 
 
 def test_funnel_shift_and_bit_fields(run_lanes):
-    code = "shf.l.wrap.b32 %o0, %i0, %i1, 8;\nshf.r.clamp.b32 %o1, %i0, %i1, 40;\nbfe.u32 %o2, %i0, 4, 8;\nbfe.s32 %o3, %i0, 28, 8;\nbfi.b32 %o4, %i0, %i1, 8, 4;"
+    code = (
+        "shf.l.wrap.b32 %o0, %i0, %i1, 8;\nshf.r.clamp.b32 %o1, %i0, %i1, 40;\n"
+        "bfe.u32 %o2, %i0, 4, 8;\nbfe.s32 %o3, %i0, 28, 8;\nbfi.b32 %o4, %i0, %i1, 8, 4;"
+    )
     left, right, field, extended, inserted = run_lanes(code, [A32, B32], ["b32"] * 5)
     pairs = list(zip(A32.tolist(), B32.tolist(), strict=True))
     assert left.tolist() == [(y << 8 | x >> 24) & 0xFFFFFFFF for x, y in pairs]
@@ -142,8 +151,14 @@ def test_dp4a_mixes_signs(run_lanes):
 
 
 def test_comparison_and_selection(run_lanes):
-    code = "setp.lt.s32 %p1, %i0, %i1;\nsetp.lo.u32 %p2, %i0, %i1;\nselp.b32 %o0, 1, 2, %p1;\nselp.b32 %o1, %i0, %i1, %p2;\n"
-    code += "setp.ne.and.b32 %p3|%p4, %i0, %i1, %p1;\nselp.b32 %o2, 1, 0, %p3;\nselp.b32 %o3, 1, 0, %p4;\nset.eq.u32.u32 %o4, %i0, %i1;"
+    code = (
+        "setp.lt.s32 %p1, %i0, %i1;\nsetp.lo.u32 %p2, %i0, %i1;\nselp.b32 %o0, 1, 2, %p1;\n"
+        "selp.b32 %o1, %i0, %i1, %p2;\n"
+    )
+    code += (
+        "setp.ne.and.b32 %p3|%p4, %i0, %i1, %p1;\nselp.b32 %o2, 1, 0, %p3;\n"
+        "selp.b32 %o3, 1, 0, %p4;\nset.eq.u32.u32 %o4, %i0, %i1;"
+    )
     less, lower, first, second, equal = run_lanes(code, [A32, B32], ["b32"] * 5)
     pairs = list(zip(A32.tolist(), B32.tolist(), strict=True))
     below = [signed(x, 32) < signed(y, 32) for x, y in pairs]

@@ -11,7 +11,10 @@ B = RNG.integers(0, 1 << 32, 32, dtype=np.uint32)
 
 
 def test_vectors_pack_and_unpack(run_lanes):
-    code = "mov.b64 %o0, {%i0, %i1};\nmov.b64 {%r1, %o1}, %o0;\nmov.b32 {%h1, %h2}, %i0;\nmov.b32 %o2, {%h2, %h1};\nmov.b64 {%o3, _}, %o0;"
+    code = (
+        "mov.b64 %o0, {%i0, %i1};\nmov.b64 {%r1, %o1}, %o0;\nmov.b32 {%h1, %h2}, %i0;\n"
+        "mov.b32 %o2, {%h2, %h1};\nmov.b64 {%o3, _}, %o0;"
+    )
     whole, high, swapped, low = run_lanes(code, [A, B], ["b64", "b32", "b32", "b32"])
     assert whole.tolist() == [int(y) << 32 | int(x) for x, y in zip(A, B, strict=True)]
     assert high.tolist() == B.tolist()
@@ -49,8 +52,14 @@ def test_shuffles(run_lanes, mode, lane, clamp, source):
 
 
 def test_votes_elections_and_reductions(run_lanes):
-    code = "setp.lt.u32 %p1, %i0, 16;\nvote.sync.ballot.b32 %o0, %p1, -1;\nvote.sync.any.pred %p2, %p1, -1;\nvote.sync.all.pred %p3, %p1, -1;\n"
-    code += "selp.b32 %o1, 1, 0, %p2;\nselp.b32 %o2, 1, 0, %p3;\nelect.sync %r1|%p4, -1;\nselp.b32 %o3, 1, 0, %p4;\nredux.sync.add.u32 %o4, %i0, -1;\nactivemask.b32 %o5;"
+    code = (
+        "setp.lt.u32 %p1, %i0, 16;\nvote.sync.ballot.b32 %o0, %p1, -1;\n"
+        "vote.sync.any.pred %p2, %p1, -1;\nvote.sync.all.pred %p3, %p1, -1;\n"
+    )
+    code += (
+        "selp.b32 %o1, 1, 0, %p2;\nselp.b32 %o2, 1, 0, %p3;\nelect.sync %r1|%p4, -1;\n"
+        "selp.b32 %o3, 1, 0, %p4;\nredux.sync.add.u32 %o4, %i0, -1;\nactivemask.b32 %o5;"
+    )
     ballot, some, every, chosen, total, active = run_lanes(code, [LANES], ["b32"] * 6)
     assert set(ballot.tolist()) == {0xFFFF}
     assert (set(some.tolist()), set(every.tolist())) == ({1}, {0})

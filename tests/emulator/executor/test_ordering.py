@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Strictness: each rule with a kernel that breaks it and one that just does not."""
 
+import struct
+
 import numpy as np
 import pytest
 
+from epifuse.emulator import chips, machine, memory, ptx
 from epifuse.emulator.reports import (
     BarrierError,
     DeadlockError,
@@ -31,9 +34,9 @@ def out() -> list[np.ndarray]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_unordered_write_and_read_of_two_warps(run_kernel, seed):
-    body = (
-        HEAD
-        + "st.shared.b32 [%r4], %r2;\n{sync}\nxor.b32 %r5, %r2, 32;\nmad.lo.s32 %r5, %r5, 4, %r1;\nld.shared.b32 %r6, [%r5];"
+    body = HEAD + (
+        "st.shared.b32 [%r4], %r2;\n{sync}\nxor.b32 %r5, %r2, 32;\nmad.lo.s32 %r5, %r5, 4, %r1;\n"
+        "ld.shared.b32 %r6, [%r5];"
     )
     run_kernel(body.replace("{sync}", "bar.sync 0;"), out(), threads=64, shared=1024, seed=seed)
     with pytest.raises((RaceError, UninitialisedError)):
@@ -60,7 +63,10 @@ def test_overwriting_what_another_warp_reads(run_kernel, seed):
 
 
 def test_narrow_neighbours_are_no_race(run_kernel):
-    body = "mov.b32 %r1, smem;\nmov.u32 %r2, %tid.x;\nadd.s32 %r3, %r1, %r2;\ncvt.u16.u32 %h1, %r2;\nst.shared.b8 [%r3], %h1;"
+    body = (
+        "mov.b32 %r1, smem;\nmov.u32 %r2, %tid.x;\nadd.s32 %r3, %r1, %r2;\ncvt.u16.u32 %h1, %r2;\n"
+        "st.shared.b8 [%r3], %h1;"
+    )
     run_kernel(body, out(), threads=128, shared=1024)
 
 
@@ -88,12 +94,14 @@ def test_addresses_outside_or_misaligned(run_kernel, body, what):
 
 
 def test_registered_memory_has_edges():
-    import struct
-
-    from epifuse.emulator import chips, machine, memory, ptx
-
-    text = ".version 9.0\n.target sm_80\n.address_size 64\n.entry k(\n.param .u64 p0\n)\n{\n.reg .b64 %d<3>;\n.reg .b32 %r<3>;\n"
-    text += "mov.u32 %r1, %tid.x;\nmul.wide.u32 %d2, %r1, 4;\nld.param.b64 %d1, [p0];\nadd.s64 %d1, %d1, %d2;\nst.global.b32 [%d1], %r1;\nret;\n}\n"
+    text = (
+        ".version 9.0\n.target sm_80\n.address_size 64\n.entry k(\n.param .u64 p0\n)\n{\n"
+        ".reg .b64 %d<3>;\n.reg .b32 %r<3>;\n"
+    )
+    text += (
+        "mov.u32 %r1, %tid.x;\nmul.wide.u32 %d2, %r1, 4;\nld.param.b64 %d1, [p0];\n"
+        "add.s64 %d1, %d1, %d2;\nst.global.b32 [%d1], %r1;\nret;\n}\n"
+    )
     buffer, allowed = np.zeros(64, np.uint32), memory.HostMemory()
     allowed.register(buffer.ctypes.data, 128, "result")
 
@@ -178,7 +186,11 @@ def test_writing_over_an_mbarrier(run_kernel):
 
 
 def test_initialising_an_mbarrier_twice(run_kernel):
-    body = "mov.b32 %r1, smem;\nmov.u32 %r2, %tid.x;\nsetp.eq.u32 %p1, %r2, 0;\n@%p1 mbarrier.init.shared.b64 [%r1], 1;\n{between}\n@%p1 mbarrier.init.shared.b64 [%r1], 1;"
+    body = (
+        "mov.b32 %r1, smem;\nmov.u32 %r2, %tid.x;\nsetp.eq.u32 %p1, %r2, 0;\n"
+        "@%p1 mbarrier.init.shared.b64 [%r1], 1;\n{between}\n"
+        "@%p1 mbarrier.init.shared.b64 [%r1], 1;"
+    )
     run_kernel(body.replace("{between}", "@%p1 mbarrier.inval.shared.b64 [%r1];"), out(), shared=64)
     with pytest.raises(BarrierError, match="is initialised again"):
         run_kernel(body.replace("{between}", ""), out(), shared=64)
@@ -197,7 +209,10 @@ def test_a_barrier_that_one_warp_skips(run_kernel):
 
 
 def test_warp_wide_instructions_in_divergent_code(run_kernel):
-    body = "mov.u32 %r2, %tid.x;\nsetp.lt.u32 %p1, %r2, 16;\n@!%p1 bra END;\nshfl.sync.idx.b32 %r3, %r2, 0, 31, {mask};\nEND:\n"
+    body = (
+        "mov.u32 %r2, %tid.x;\nsetp.lt.u32 %p1, %r2, 16;\n@!%p1 bra END;\n"
+        "shfl.sync.idx.b32 %r3, %r2, 0, 31, {mask};\nEND:\n"
+    )
     run_kernel(body.replace("{mask}", "0xFFFF"), out())
     with pytest.raises(DivergenceError, match="names lanes 0xffff0000"):
         run_kernel(body.replace("{mask}", "-1"), out())

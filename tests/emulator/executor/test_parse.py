@@ -34,7 +34,10 @@ def test_parameters_have_sizes_alignments_and_offsets():
 
 
 def test_shared_variables_are_placed_and_dynamic_ones_follow():
-    text = ".extern .shared .align 1024 .b8 dyn[];\n.shared .align 4 .b8 s[6];\n.entry k()\n{\n.shared .align 8 .b64 t[2];\nret;}"
+    text = (
+        ".extern .shared .align 1024 .b8 dyn[];\n.shared .align 4 .b8 s[6];\n.entry k()\n{\n"
+        ".shared .align 8 .b64 t[2];\nret;}"
+    )
     function = ptx.parse(HEAD + text).entries["k"]
     assert function.shared_offsets == {"s": 0, "t": 8, "dyn": 1024}
     assert function.static_shared_bytes == 24
@@ -73,7 +76,8 @@ def test_names_that_are_no_registers_are_symbols():
 
 def test_scopes_have_registers_and_labels_of_their_own():
     body = body_of(
-        "{\n.reg .pred P1;\nL:\nbar P1;\n@P1 bra.uni D;\nbra L;\nD:\n}\n{\n.reg .pred P1;\nL:\n@P1 bra L;\n}\nL:\nbra L;"
+        "{\n.reg .pred P1;\nL:\nbar P1;\n@P1 bra.uni D;\nbra L;\nD:\n}\n{\n.reg .pred P1;\nL:\n"
+        "@P1 bra L;\n}\nL:\nbra L;"
     )
     labels = [item.name for item in body if isinstance(item, Label)]
     assert labels == ["L#1", "D#1", "L#2", "L"]

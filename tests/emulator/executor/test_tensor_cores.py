@@ -86,7 +86,10 @@ def shared_operands(a: np.ndarray, b: np.ndarray) -> str:
     return first + COPY.format(name="B", size=b.nbytes, source="%d2", offset=17408)
 
 
-START = "mov.b32 %r1, smem;\nmov.u32 %r2, %tid.x;\nld.param.b64 %d1, [p0];\nld.param.b64 %d2, [p1];\nld.param.b64 %d3, [p2];\n"
+START = (
+    "mov.b32 %r1, smem;\nmov.u32 %r2, %tid.x;\nld.param.b64 %d1, [p0];\n"
+    "ld.param.b64 %d2, [p1];\nld.param.b64 %d3, [p2];\n"
+)
 
 
 def low_word(leading: int) -> str:
@@ -94,7 +97,10 @@ def low_word(leading: int) -> str:
 
 
 def descriptor(target: str, offset: int, leading: int, stride: int, high: int) -> str:
-    return f"add.s32 %r8, %r1, {offset};\n{low_word(leading)}mov.b32 %r21, {(stride >> 4) | high};\nmov.b64 {target}, {{%r20, %r21}};\n"
+    return (
+        f"add.s32 %r8, %r1, {offset};\n{low_word(leading)}mov.b32 %r21, {(stride >> 4) | high};\n"
+        f"mov.b64 {target}, {{%r20, %r21}};\n"
+    )
 
 
 # -- wgmma -------------------------------------------------------------------------------------------------------
@@ -123,7 +129,10 @@ def wgmma_kernel(
     text += "wgmma.fence.sync.aligned;\n"
     text += f"wgmma.mma_async.sync.aligned.{form} {{{', '.join(registers)}}}, %d10, %d11, 0{scales};\n"
     text += f"wgmma.mma_async.sync.aligned.{form} {{{', '.join(registers)}}}, %d10, %d11, 1{scales};\n"
-    text += f"wgmma.commit_group.sync.aligned;\n{wait}\nmad.lo.s32 %r9, %r2, {4 * count}, 0;\ncvt.u64.u32 %d5, %r9;\nadd.s64 %d5, %d5, %d3;\n"
+    text += (
+        f"wgmma.commit_group.sync.aligned;\n{wait}\nmad.lo.s32 %r9, %r2, {4 * count}, 0;\n"
+        "cvt.u64.u32 %d5, %r9;\nadd.s64 %d5, %d5, %d3;\n"
+    )
     return text + "".join(f"st.global.b32 [%d5+{4 * i}], {r};\n" for i, r in enumerate(registers))
 
 
@@ -213,7 +222,10 @@ def instruction_descriptor(name: str, result: str, m: int, n: int, a_k: bool, b_
 
 
 PIECES = {
-    "alloc": "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1+16], 64;\ntcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;",
+    "alloc": (
+        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1+16], 64;\n"
+        "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;"
+    ),
     "fence": "fence.proxy.async.shared::cta;",
     "commit": "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r1];",
     "wait": "LOOP:\nmbarrier.try_wait.parity.shared.b64 %p6, [%r1], 0;\n@!%p6 bra LOOP;",

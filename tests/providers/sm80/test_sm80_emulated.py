@@ -53,19 +53,16 @@ def cases():
         yield Case("float16", half, majors, vector, batches=2 if vector == 8 else 1)
     for majors in MAJORS:
         yield Case("float16", half, majors, size=(72, 80, 48))
-    for majors in MAJORS:
-        yield Case("bfloat16", half, majors, 2, unit=False)
         yield Case("int8", (64, 64, 64), majors, size=(67, 66, 77))
-        yield Case("int8", (64, 64, 64), majors, 1, size=(67, 66, 77))
         yield Case("float32", tf32, majors, size=(67, 66, 37), kind="tf32")
-        yield Case("float32", (32, 64, 16), majors, size=(35, 66, 37), axis="m")
-        yield Case("float64", (16, 64, 8), majors, size=(19, 66, 21))
+        yield Case("float32", (32, 64, 16), majors, size=(35, 66, 19), axis="m")
+        yield Case("float64", (16, 64, 8), majors, size=(19, 66, 11))
     for k in (0, 1, 31, 32, 33, 200):
         yield Case("float16", half, size=(67, 66, k))
-    for axis, run in (("n", 1), ("n", 8), ("n", 16), ("m", 1), ("m", 8)):
+    for axis, run in (("n", 1), ("n", 16), ("m", 1), ("m", 8)):
         yield Case("float16", half, axis=axis, run=run)
         yield Case("float16", half, axis=axis, run=run, accumulator="float16")
-    for tile in ((16, 64, 32), (32, 64, 32), (128, 64, 64), (128, 256, 64), (256, 128, 32), (64, 256, 32)):
+    for tile in ((16, 64, 32), (32, 64, 64), (256, 128, 32), (64, 256, 32)):
         yield Case("bfloat16", tile, size=(130, 258, 100), group=2)
     for tile, group in (((128, 256, 64), 1), ((128, 128, 64), 8), ((64, 128, 64), 2)):
         yield Case("bfloat16", tile, size=(200, 264, 200), group=group, majors=("k", "k"))
@@ -74,6 +71,10 @@ def cases():
         yield Case("bfloat16", (16, 64, 32), size=(70, 130, 24), group=group, batches=2)
     for m, n in ((1, 1), (1, 200), (200, 1)):
         yield Case("bfloat16", half, size=(m, n, 40), majors=("mn", "k"))
+    yield Case("bfloat16", half, ("k", "mn"), 2, unit=False)
+    yield Case("bfloat16", half, ("mn", "k"), 2, unit=False)
+    yield Case("int8", (16, 64, 64), ("k", "mn"), 1, size=(19, 66, 77))
+    yield Case("int8", (32, 64, 64), ("mn", "k"), 1, unit=False, size=(19, 66, 77))
     yield Case("int8", (16, 64, 64), ("mn", "mn"), size=(19, 66, 77))
     yield Case("int8", (128, 256, 128), ("mn", "k"), size=(130, 66, 150), axis="m")
     yield Case("uint8", (64, 64, 64), dtype_b="int8", size=(67, 66, 77))
@@ -82,8 +83,8 @@ def cases():
     yield Case("float32", (16, 64, 16), ("mn", "mn"), size=(19, 66, 37), kind="tf32", axis="m")
     yield Case("float32", (128, 128, 32), ("mn", "mn"), size=(67, 66, 37), kind="tf32")
     yield Case("float32", tf32, ("mn", "k"), 4, unit=False, size=(67, 66, 37), kind="tf32")
-    yield Case("float32", (32, 64, 16), ("mn", "mn"), 4, unit=False, size=(35, 66, 37), batches=2)
-    yield Case("float64", (16, 64, 8), ("k", "k"), 8, unit=False, size=(19, 66, 21), batches=2, axis="m")
+    yield Case("float32", (32, 64, 16), ("mn", "mn"), 4, unit=False, size=(35, 66, 19), batches=2)
+    yield Case("float64", (16, 64, 8), ("k", "k"), 8, unit=False, size=(19, 66, 11), batches=2, axis="m")
     yield Case("float32", (128, 128, 16), size=(130, 66, 20))
     yield Case("float64", (64, 64, 8), size=(67, 66, 0))
 

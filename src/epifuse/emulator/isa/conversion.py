@@ -159,6 +159,8 @@ def _error(value: int, rounded: float) -> float:
 def _encode(wide: Array, result: str, mode: str, instruction: Instruction) -> Array:
     if instruction.has("sat"):
         wide = exact.saturate(wide)
+    if result == "f64":
+        return wide.view(np.uint64)
     if result == "f32":
         return exact.to_f32(wide, mode).view(np.uint32)
     if result == "tf32":

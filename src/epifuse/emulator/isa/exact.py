@@ -29,7 +29,7 @@ def to_odd(total: Array, error: Array) -> Array:
 
 
 def to_f32(exact: Array, mode: str) -> Array:
-    """float64 values that hold the result exactly or rounded to odd, as float32 rounded by rn, rz, rm or rp."""
+    """float64 values that hold the result exactly or rounded to odd, as float32."""
     nearest = exact.astype(np.float32)
     if mode == "rn":
         return nearest
@@ -46,7 +46,7 @@ def to_f32(exact: Array, mode: str) -> Array:
 
 
 def zero_below(total: Array, a: Array, b: Array, mode: str) -> Array:
-    """A sum of `a` and `b` with the sign of an exact zero as rounding downward wants it: -0 where their signs differ."""
+    """A sum of `a` and `b`, where rounding downward gives an exact zero of differing signs the sign -0."""
     if mode != "rm":
         return total
     return np.where((total == 0) & (np.signbit(a) != np.signbit(b)), -0.0, total)

@@ -405,7 +405,7 @@ class GemmArguments(RuntimeArguments):
     def key(self) -> tuple[Any, ...]:
         """Shapes, strides, dtypes, alignments, plan: equal keys have equal operators."""
         tensors = (self.A.traits.key, self.B.traits.key, self.out.traits.key)
-        return (GemmArguments, self.accumulator_type.name, tensors, self.plan.key, self.bound.key, self.performance)
+        return (type(self), self.accumulator_type.name, tensors, self.plan.key, self.bound.key, self.performance)
 
 
 def _arguments_again(cls: type[GemmArguments], given: tuple[Any, ...]) -> GemmArguments:

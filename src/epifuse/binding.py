@@ -105,7 +105,8 @@ def _operand_spec(
     broadcast = infer.broadcast_of(name, traits.shape, traits.strides, problem, halved)
     if traits.device == "cpu" and traits.numel == 1 and traits.dtype in _WIDE:
         # The dtypes of Python's and numpy's own numbers: taken as such a number, which is read at each run.
-        dtype = dtypes.INT32 if traits.dtype is dtypes.INT64 and accumulator is dtypes.INT32 else float_dtype(accumulator)
+        whole = traits.dtype is dtypes.INT64 and accumulator is dtypes.INT32
+        dtype = dtypes.INT32 if whole else float_dtype(accumulator)
         return OperandSpec(Access.ARGUMENT, dtype, broadcast, halved, route)
     access = Access.ARGUMENT if _host_scalar(traits, device) else Access.MEMORY
     return OperandSpec(access, traits.dtype, broadcast, halved, route)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -10,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from epifuse.arguments import GemmArguments, RuntimeArguments
-from epifuse.errors import Place, UnsupportedError
+from epifuse.errors import OperandTypeError, Place, UnsupportedError
 from epifuse.metadata import OperatorMetadata
 from epifuse.operator import Operator
-from epifuse.provider import Provider, available_providers
+from epifuse.provider import Provider, available_providers, failure, left_out
 from epifuse.status import Status
 from epifuse.target import TargetLike, TargetSm
 from epifuse.utils.device import target_of_operands
@@ -45,9 +46,17 @@ def get_operators(
             the emulated GPU inside ``emulator.device``.
         providers: only these.
         limit: at most so many.
+
+    A family that raises is left out, with a ``ProviderWarning``.
+
+    Raises:
+        OperandTypeError: (a TypeError) ``args`` are no arguments, ``providers`` no providers, ``limit`` no number.
     """
+    _check_arguments(args)
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise OperandTypeError(f"limit is {limit!r}.", advice="Pass how many operators to return at most, or None.")
     target = resolve_target(args, TargetSm.ensure(target_sm))
-    chosen = tuple(available_providers.values()) if providers is None else tuple(providers)
+    chosen = tuple(available_providers.values()) if providers is None else _chosen(providers)
     found: Sequence[Operator]
     if args is None:
         found = [
@@ -71,6 +80,26 @@ def get_operators(
     return list(found if limit is None else found[:limit])
 
 
+def _check_arguments(args: RuntimeArguments | None) -> None:
+    if args is not None and not isinstance(args, RuntimeArguments):
+        raise OperandTypeError(
+            f"args is {reprlib.repr(args)} of type {type(args).__name__}.",
+            advice="Pass GemmArguments(A, B, out, accumulator_type, epilogue), or other RuntimeArguments.",
+        )
+
+
+def _chosen(providers: Iterable[type[Provider]]) -> tuple[type[Provider], ...]:
+    given: Any = providers
+    found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
+    if found is None or not all(isinstance(p, type) and issubclass(p, Provider) for p in found):
+        raise OperandTypeError(
+            f"providers is {given!r}, not a list of Provider classes.",
+            advice="Pass classes, such as providers=[available_providers['cpu']]; the names that are known: "
+            f"{', '.join(available_providers)}.",
+        )
+    return found
+
+
 def resolve_target(args: RuntimeArguments | None, target: TargetSm | None) -> TargetSm | None:
     """The GPU target that is meant: the given one, else that of the operands' device; None means the CPU."""
     if target is not None or not isinstance(args, GemmArguments):
@@ -83,20 +112,30 @@ def _generated(
 ) -> list[Operator]:
     found: list[Operator] = []
     for provider in providers:
-        found += provider.generate_operators(
-            metadata_filter=None, epilogue_args=getattr(args, "epilogue", None), target_sm=target, args=args
-        )
+        try:
+            found += provider.generate_operators(
+                metadata_filter=None, epilogue_args=getattr(args, "epilogue", None), target_sm=target, args=args
+            )
+        except Exception as error:  # noqa: BLE001 - one provider's fault must not hide what the others offer
+            left_out(provider, error)
     return found
 
 
 def _matching(args: RuntimeArguments, target: TargetSm | None, providers: Sequence[type[Provider]]) -> list[Operator]:
-    fitting = [op for op in _generated(args, target, providers) if op.supports(args, target)]
-    return rank(fitting, args, target)
+    fitting = []
+    times = []
+    for operator in _generated(args, target, providers):
+        try:
+            if operator.supports(args, target):
+                times.append(operator._estimate_us(args, target))
+                fitting.append(operator)
+        except Exception as error:  # noqa: BLE001 - as above
+            left_out(type(operator), error)
+    return rank(fitting, times)
 
 
-def rank(operators: Sequence[Operator], args: RuntimeArguments, target: TargetSm | None) -> list[Operator]:
+def rank(operators: Sequence[Operator], times: Sequence[float | None]) -> list[Operator]:
     """Order by predicted time; operators that predict nothing keep their order, behind the others."""
-    times = [op._estimate_us(args, target) for op in operators]
     order = sorted(range(len(operators)), key=lambda i: (times[i] is None, times[i] or 0.0, i))
     return [operators[i] for i in order]
 
@@ -146,7 +185,13 @@ def explain(args: RuntimeArguments, target_sm: TargetLike = None) -> Explanation
     Args:
         args: what is to be computed.
         target_sm: as in ``get_operators``.
+
+    Raises:
+        OperandTypeError: (a TypeError) ``args`` are no arguments.
     """
+    if args is None:
+        raise OperandTypeError("args is None.", advice="Pass the arguments whose operators are to be explained.")
+    _check_arguments(args)
     target = resolve_target(args, TargetSm.ensure(target_sm))
     rows: list[Row] = []
     for name, provider in available_providers.items():
@@ -154,8 +199,8 @@ def explain(args: RuntimeArguments, target_sm: TargetLike = None) -> Explanation
         if not families:
             rows.append(Row(name, provider.__name__, provider._explain(args, target), 0))
         rows += [_row(name, family, args, target) for family in families]
-    for name, failure in available_providers.failures.items():
-        rows.append(Row(name, "-", Status.fail(failure), 0))
+    for name, reason in available_providers.failures.items():
+        rows.append(Row(name, "-", Status.fail(reason), 0))
     return Explanation(target, tuple(rows))
 
 
@@ -163,20 +208,30 @@ def _row(name: str, family: type[Operator], args: RuntimeArguments, target: Targ
     if target is not None and family.designed_for_min_cc > target.cc:
         status = Status.fail(f"Made for compute capability {family.designed_for_min_cc} and later, not {target.cc}")
         return Row(name, family.__name__, status, 0)
+    try:
+        count, status = _count(family, args, target)
+    except Exception as error:  # noqa: BLE001 - as in _generated
+        return Row(name, family.__name__, Status.fail(f"Left out: {failure(error)}"), 0)
+    return Row(name, family.__name__, status, count, _place(status, args))
+
+
+def _count(family: type[Operator], args: RuntimeArguments, target: TargetSm | None) -> tuple[int, Status]:
+    """How many operators of a family support the arguments; why none."""
     operators = family.generate_operators(
         None, epilogue_args=getattr(args, "epilogue", None), target_sm=target, args=args
     )
-    refusals = []
-    count = 0
-    for operator in operators:
-        status = operator.supports(args, target)
-        count += bool(status)
-        if not status:
-            refusals.append(status)
+    answers = [operator.supports(args, target) for operator in operators]
+    count = sum(map(bool, answers))
     if count:
-        return Row(name, family.__name__, Status.success(), count)
-    status = refusals[0] if refusals else family._explain(args, target)
-    return Row(name, family.__name__, status, 0, _place(status, args))
+        return count, Status.success()
+    if answers:
+        return 0, answers[0]
+    if target is None and family.designed_for_min_cc > 0:
+        return 0, Status.fail(
+            f"Made for GPUs of compute capability {family.designed_for_min_cc / 10} and later; these tensors are on "
+            "the CPU and no target_sm is named"
+        )
+    return 0, family._explain(args, target)
 
 
 def _place(status: Status, args: RuntimeArguments) -> Place | None:

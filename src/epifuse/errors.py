@@ -175,3 +175,7 @@ class IrError(EpifuseError, AssertionError):
 
 class BroadcastWarning(UserWarning):
     """A vector (M,) was taken as a column because its length is M and not N; (M,1) says so without doubt."""
+
+
+class ProviderWarning(RuntimeWarning):
+    """A provider or one of its families raised while it was asked for operators, and was left out."""

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class DenseTensorConstraints:
     """What an operator asks of one dense operand.
 
-    ``dtype`` may be given as a torch dtype, a DSL type or a name. ``stride`` None: any strides; otherwise 1 marks the unit-stride dimension and 0 a free one, as in the Operator
-    API. ``divisibility`` counts elements and holds for the extents of the unit-stride dimension and other strides.
+    ``dtype`` may be given as a torch dtype, a DSL type or a name. ``stride`` None: any strides; otherwise 1 marks the
+    unit-stride dimension and 0 a free one, as in the Operator API. ``divisibility`` counts elements and holds for the
+    extents of the unit-stride dimension and other strides.
     """
 
     dtype: DType

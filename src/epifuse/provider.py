@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import threading
+import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from epifuse.arguments import EpilogueArguments, RuntimeArguments
+from epifuse.errors import ProviderWarning
 from epifuse.operator import MetadataFilter, Operator
 from epifuse.status import Status
 from epifuse.target import TargetLike, TargetSm
@@ -54,7 +57,8 @@ class Provider:
     def families(cls, args: RuntimeArguments | None = None) -> list[type[Operator]]:
         """The registered operator classes that take these arguments; all of them where None."""
         if args is not None:
-            return list(cls._operator_classes_by_argtype.get(type(args), []))
+            kinds = type(args).__mro__  # a family that takes GemmArguments takes its subclasses
+            return [family for kind in kinds for family in cls._operator_classes_by_argtype.get(kind, ())]
         return [family for families in cls._operator_classes_by_argtype.values() for family in families]
 
     @classmethod
@@ -65,21 +69,38 @@ class Provider:
         target_sm: TargetLike = None,
         args: RuntimeArguments | None = None,
     ) -> list[Operator]:
-        """The operators of all families that may fit, each family's best first (see ``Operator``)."""
+        """The operators of all families that may fit, each family's best first (see ``Operator``).
+
+        A family that raises is left out, with a ``ProviderWarning``.
+        """
         target = TargetSm.ensure(target_sm)
         found: list[Operator] = []
         for family in cls.families(args):
             if target is not None and getattr(family, "designed_for_min_cc", 0) > target.cc:
                 continue
-            found += family.generate_operators(
-                metadata_filter, epilogue_args=epilogue_args, target_sm=target, args=args
-            )
+            try:
+                found += family.generate_operators(
+                    metadata_filter, epilogue_args=epilogue_args, target_sm=target, args=args
+                )
+            except Exception as error:  # noqa: BLE001 - a family's fault must not hide what the others offer
+                left_out(family, error)
         return found
 
     @classmethod
     def _explain(cls, args: Any, target_sm: TargetSm | None) -> Status:
         """Why a provider without any family for these arguments has none."""
         return Status.fail(f"{cls.__name__} has no operator family for {type(args).__name__}")
+
+
+def left_out(family: type, error: Exception) -> None:
+    """Warn that a family or provider raised while it was asked, and so offers nothing."""
+    warnings.warn(f"{family.__name__} is left out: {failure(error)}", ProviderWarning, stacklevel=2)
+
+
+def failure(error: Exception) -> str:
+    """What a provider raised, and where: it is a fault of the provider, and its author will look for the line."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f'it raised {type(error).__name__}: {error} ("{frame.filename}", line {frame.lineno})'
 
 
 def _check_family(family: type[Operator]) -> None:
@@ -123,6 +144,7 @@ class ProviderRegistry(Mapping[str, type[Provider]]):
         Raises:
             KeyError: there is none of that name.
         """
+        self._load()
         with self._lock:
             del self._providers[name]
             self.version += 1
@@ -140,7 +162,8 @@ class ProviderRegistry(Mapping[str, type[Provider]]):
         try:
             sources = dict(BUILT_IN)
             for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-                sources.setdefault(point.name, point.value)
+                if sources.setdefault(point.name, point.value) != point.value:
+                    self.failures[f"{point.name} ({point.value})"] = f"the name {point.name} is taken already"
             for name, source in sources.items():
                 self._load_one(name, source)
             self._loaded = True
@@ -165,7 +188,10 @@ class ProviderRegistry(Mapping[str, type[Provider]]):
                 self.version += 1
 
     def __getitem__(self, name: str) -> type[Provider]:
-        return self._load()[name]
+        providers = self._load()
+        if name not in providers and name in self.failures:
+            raise KeyError(f"{name}: {self.failures[name]}")
+        return providers[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._load()))

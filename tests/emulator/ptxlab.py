@@ -76,6 +76,13 @@ def empty_columns(outputs: Sequence[str], rows: int) -> list[np.ndarray]:
     return [np.full(rows, 0xA5, f"u{int(kind[1:]) // 8}") for kind in outputs]
 
 
+def aligned(size_bytes: int, to: int = 128) -> np.ndarray:
+    """Zero bytes at an address that is a multiple of `to`."""
+    store = np.zeros(size_bytes + to, np.uint8)
+    skip = -store.ctypes.data % to
+    return store[skip : skip + size_bytes]
+
+
 @contextlib.contextmanager
 def registered(arrays: Sequence[np.ndarray]) -> Iterator[Any]:
     """A HostMemory in which exactly these arrays may be touched."""

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from ptxlab import run_columns, run_kernel, run_warp
+from ptxlab import aligned, run_columns, run_kernel, run_warp
 
 OWN = "mov.u32 %r1, %tid.x; ld.param.u64 %d1, [p0]; ld.param.u64 %d2, [p1];\n"
 
@@ -31,8 +31,8 @@ def test_vectors_go_through_every_space(kind, count, space):
         pytest.skip("256-bit vectors are for global memory")
     size = int(kind[1:]) // 8
     total = size * count
-    data = np.random.default_rng(0).integers(0, 256, 32 * total, np.uint8)
-    out = np.zeros_like(data)
+    data, out = aligned(32 * total), aligned(32 * total)
+    data[:] = np.random.default_rng(0).integers(0, 256, 32 * total, np.uint8)
     prefix = {"b8": "%h", "u8": "%h", "b16": "%h", "b32": "%r", "b64": "%d"}[kind]
     names = [f"{prefix}{10 + i}" for i in range(count)]
     registers = names[0] if count == 1 else "{" + ", ".join(names) + "}"

@@ -139,6 +139,7 @@ def _packed_on_the_device(values, kinds):
     from epifuse.emulator import machine, memory, ptx
     from epifuse.emulator.chips import chip
     from epifuse_cutedsl import compat
+    from epifuse_cutedsl.compile import entry_name
     from epifuse_cutedsl.fuse.convert import pack
     from epifuse_cutedsl.fuse.store import store_elements
     from epifuse_cutedsl.kernels.ptx.gmem import ld_global_bits
@@ -163,20 +164,12 @@ def _packed_on_the_device(values, kinds):
     tensors = [values, *outputs.values()]
     for tensor in tensors:
         space.register(tensor.data_ptr(), tensor.numel() * tensor.element_size())
-    module = ptx.parse(text)
     params = [tensor.data_ptr().to_bytes(8, "little") for tensor in tensors]
     machine.launch(
-        module, next(iter(module.kernels)) if hasattr(module, "kernels") else _entry(text), grid=(1, 1, 1),
-        block=(32, 1, 1), cluster=(1, 1, 1), dynamic_smem_bytes=0, params=params, chip=chip("90a"),
-        options=machine.Options(), memory=space,
+        ptx.parse(text), entry_name(text), grid=(1, 1, 1), block=(32, 1, 1), cluster=(1, 1, 1), dynamic_smem_bytes=0,
+        params=params, chip=chip("90a"), options=machine.Options(), memory=space,
     )  # fmt: skip
     return outputs
-
-
-def _entry(text):
-    from epifuse_cutedsl.compile import entry_name
-
-    return entry_name(text)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3])

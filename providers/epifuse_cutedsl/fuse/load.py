@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cutlass import Int64
+from cutlass import Int32, Int64
 
 from epifuse.fusion.plan import PlanLoad
 from epifuse_cutedsl.fuse.convert import per_word, unpack
@@ -15,6 +15,7 @@ from epifuse_cutedsl.fuse.fragment import Extents, Fragment
 from epifuse_cutedsl.fuse.params import TensorTraits
 from epifuse_cutedsl.fuse.values import Frame, Spread
 from epifuse_cutedsl.kernels.ptx import gmem
+from epifuse_cutedsl.kernels.ptx.asm import emit
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def inside(fragment: Fragment, extents: Extents, run: int, place: int, spread: S
     if spread.across:
         conditions.append(fragment.across(it) < (extents.m if n_axis else extents.n))
     if not conditions:
-        return fragment.across(it) >= 0
+        return emit("mov.b32 {$w0}, 1;", [Int32])[0] != 0  # inline PTX takes no predicate that the compiler can fold
     return conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
 
 

@@ -133,7 +133,7 @@ class Reduction:
         value = folds.across_lanes(self.reduce, value, self.facts.lanes, WARP)
         origin = self.tile.n0 if fragment.axis == "n" else self.tile.m0
         row = self._scratch + self.tile.warp * (self.line * PARTIAL_BYTES)
-        self._put(row + (fragment.along(run) - origin + place) * PARTIAL_BYTES, value, self.tile.lane < self.facts.lanes)
+        self._put(row + (fragment.along(run) - origin + place) * PARTIAL_BYTES, value, self._leads())
 
     # Bringing the threads of a CTA together.
 
@@ -154,9 +154,10 @@ class Reduction:
             row = scratch + self.tile.warp * (self.line * PARTIAL_BYTES)
             length, lanes = self.facts.run, self.facts.lanes
             first = row + (self.tile.lane % lanes) * (length * PARTIAL_BYTES)
+            leads = self._leads()
             for slot, value in enumerate(values):
                 position, place = divmod(slot, length)
-                self._put(first + (position * lanes * length + place) * PARTIAL_BYTES, value, self.tile.lane < lanes)
+                self._put(first + (position * lanes * length + place) * PARTIAL_BYTES, value, leads)
             self.barrier()
             self._gather(scratch, self.line, warps)
         else:
@@ -183,6 +184,11 @@ class Reduction:
         for row in range(1, rows):
             value = folds.combine(self.reduce, value, self._get(address + row * width * PARTIAL_BYTES))
         return value
+
+    def _leads(self) -> Any:
+        """Whether the lane is the first that has its places; None where every lane is (a predicate that the compiler
+        can fold is none that inline PTX can take)."""
+        return self.tile.lane < self.facts.lanes if self.facts.lanes < WARP else None
 
     def _put(self, address: Any, value: Any, predicate: Any) -> None:
         shared.st_shared(address, [folds.to_bits(value, self.dtype)], kind="b64", predicate=predicate)

@@ -92,19 +92,23 @@ def launch(
         block,
         cluster,
         shared_bytes,
+        function.local_offsets()[""],
         address,
         packed.tobytes(),
         chance,
         Queue(chance, eagerness),
     )
-    if not memory.unrestricted:
-        memory.register(address, packed.size, "kernel parameters")
+    own = [(address, packed.size, "kernel parameters")]
+    own += [(data.ctypes.data, data.size, name) for name, data in running.program.globals.items()]
+    registered = [] if memory.unrestricted else own
+    for each in registered:
+        memory.register(*each)
     try:
         with np.errstate(all="ignore"):  # overflow and NaN are the kernel's business
             return _run(running)
     finally:
-        if not memory.unrestricted:
-            memory.unregister(address)
+        for start, _, _ in registered:
+            memory.unregister(start)
 
 
 def _pack(function: Function, params: list[bytes]) -> Array:
@@ -279,4 +283,7 @@ def _common_symbols(grid: Grid, cta: Cta, position: Index3) -> dict[str, Value]:
         found[name] = window | (RESERVED_BYTES + offset)
     for name, offset in function.param_offsets().items():
         found[name] = grid.parameters + offset
+    found.update(function.local_offsets())
+    for name, data in grid.program.globals.items():
+        found[name] = data.ctypes.data
     return found

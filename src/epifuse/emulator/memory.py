@@ -15,6 +15,8 @@ from .reports import MemoryFaultError
 
 SHARED_WINDOW = 0x0F00_0000_0000_0000
 """Generic addresses of shared memory start here; no host pointer lies there."""
+LOCAL_WINDOW = 0x0E00_0000_0000_0000
+"""Generic addresses of each thread's local memory start here, and end where shared memory's start."""
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,12 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass
 
+import numpy as np
+
 from .builder import BLOCKED, Builder, Registers, Step
 from .flow import blocks_of, local_registers
 from .isa import INSTRUCTIONS
-from .lanes import Value, mask_of
+from .lanes import Array, Value, mask_of
 from .reports import ExecutionError, Place
 from .state import Warp
 from .syntax import Function, Instruction, Module, Register
@@ -33,7 +35,10 @@ class Code:
 
 @dataclass(frozen=True)
 class Program:
-    """A kernel's blocks, the initial registers, and the slots that a launch fills (`symbols`)."""
+    """A kernel's blocks, the initial registers, and the slots that a launch fills (`symbols`).
+
+    `globals` are the module's own variables in global and constant memory, which keep their values between launches.
+    """
 
     name: str
     module: Module
@@ -41,6 +46,7 @@ class Program:
     blocks: tuple[Code, ...]
     initial: tuple[Value, ...]
     symbols: dict[str, int]
+    globals: dict[str, Array]
 
 
 _PROGRAMS: weakref.WeakKeyDictionary[Function, Program] = weakref.WeakKeyDictionary()
@@ -70,9 +76,23 @@ def build(module: Module, function: Function) -> Program:
         codes.append(
             Code(tuple(steps), tuple(lines), block.taken, block.falls, guard, negated, block.meets, block.end_line)
         )
-    program = Program(function.name, module, function, tuple(codes), tuple(builder.initial), builder.symbols)
+    program = Program(
+        function.name, module, function, tuple(codes), tuple(builder.initial), builder.symbols, _globals(module)
+    )
     _PROGRAMS[function] = program
     return program
+
+
+def _globals(module: Module) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for variable in module.variables:
+        if variable.space in ("global", "const") and not variable.extern:
+            store = np.zeros(variable.size_bytes + 256, np.uint8)
+            skip = -store.ctypes.data % max(variable.align_bytes, 16)
+            found[variable.name] = store[skip : skip + variable.size_bytes]
+            if variable.initial is not None:
+                found[variable.name][:] = np.frombuffer(variable.initial, np.uint8)
+    return found
 
 
 def _plain(register: Register) -> Register:

@@ -11,6 +11,8 @@ from .state import Cluster, Fragment, Grid, Split, Warp
 
 _IDLE_LIMIT = 400_000
 """Blocks run without any progress before a spin over memory counts as a deadlock."""
+_SPIN_LIMIT = 20_000
+"""Blocks run without any progress before other clusters get a turn: this one may spin on what they write."""
 
 
 class Scheduler:
@@ -33,6 +35,10 @@ class Scheduler:
                 return True
             if grid.options.seed:
                 chance.shuffle(warps)
+            if self._idle > _SPIN_LIMIT and (len(self.running) > 1 or grid.waiting) and not grid.queue:
+                self._idle = 0
+                cluster.ready = warps
+                return False
             moved = False
             for warp in warps:
                 if warp.polled_at != grid.progress:

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .barriers import ClusterBarrier, NamedBarrier, Sleeper
 from .chips import Chip
 from .clocks import Clock, Dimensions, event
-from .lanes import FULL, Lanes, Value, lanes_of
+from .lanes import FULL, LANES, Array, Lanes, Value, lanes_of
 from .memory import HostMemory
 from .operations import Operation, Queue
 from .reports import DivergenceError, Place
@@ -93,6 +95,8 @@ class Warp:
         self.waits = 0
         self.bytes_moved = 0
         self.groups: dict[str, Any] = {}
+        self.local: Array = np.zeros((LANES, -(-self.grid.local_bytes // 8) * 8), np.uint8)
+        """Each thread's local memory."""
 
     @property
     def stamp(self) -> int:
@@ -216,6 +220,7 @@ class Grid:
     block: Index3
     cluster_size: Index3
     shared_bytes: int
+    local_bytes: int
     parameters: int
     parameter_bytes: bytes
     chance: random.Random

@@ -149,6 +149,16 @@ class Function:
         """`.reqnctapercluster`, missing dimensions as 1."""
         return self._triple("reqnctapercluster")
 
+    def local_offsets(self) -> dict[str, int]:
+        """Where each variable of a thread's local memory starts, in bytes; the entry "" is the total."""
+        offsets: dict[str, int] = {}
+        end = 0
+        for variable in self.variables:
+            if variable.space == "local":
+                offsets[variable.name] = -(-end // variable.align_bytes) * variable.align_bytes
+                end = offsets[variable.name] + variable.size_bytes
+        return {**offsets, "": end}
+
     def param_offsets(self) -> dict[str, int]:
         """Where each parameter starts in the parameter space, in bytes."""
         offsets: dict[str, int] = {}

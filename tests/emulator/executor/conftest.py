@@ -88,3 +88,21 @@ def run_lanes() -> Callable[..., list[np.ndarray]]:
         return results
 
     return run
+
+
+@pytest.fixture
+def run_module() -> Callable[..., Callable[..., machine.LaunchReport]]:
+    """`run_module(text)` gives a function that launches kernel `k` of one parsed module, again and again."""
+
+    def parse(text: str, target: str = "100a") -> Callable[..., machine.LaunchReport]:
+        module = ptx.parse(HEAD.format(target=target) + text)
+
+        def launch(arrays: list[np.ndarray], **options: Any) -> machine.LaunchReport:
+            params = [struct.pack("<Q", array.ctypes.data) for array in arrays]
+            shape = ((1, 1, 1), (32, 1, 1), (1, 1, 1), 0)
+            chosen = machine.Options(**options)
+            return machine.launch(module, "k", *shape, params, chip=chips.chip(target), options=chosen)
+
+        return launch
+
+    return parse

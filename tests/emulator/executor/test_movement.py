@@ -243,3 +243,78 @@ def test_floating_reductions_and_compare_and_swap(run_kernel):
     assert total[0] == 16.0
     assert pair.tolist() == [32.0, 64.0]
     assert slot[0] == 7
+
+
+def test_local_memory_is_each_threads_own(run_lanes):
+    code = """
+    .local .align 8 .b8 depot[64];
+    mov.b64 %d1, depot;
+    cvta.local.u64 %d2, %d1;
+    st.local.b32 [%d1+8], %i0;
+    and.b32 %r1, %i0, 7;
+    mul.wide.u32 %d3, %r1, 4;
+    add.s64 %d4, %d1, %d3;
+    st.local.b32 [%d4+16], %r1;
+    ld.b32 %o0, [%d2+8];
+    ld.local.b32 %o1, [%d4+16];
+    """
+    own, indexed = run_lanes(code, [A], ["b32", "b32"])
+    assert own.tolist() == A.tolist()
+    assert indexed.tolist() == (A & 7).tolist()
+
+
+def test_variables_of_the_module_keep_their_values(run_module):
+    text = """
+.const .align 4 .b32 table[4] = {10, 20, 30, 40};
+.global .align 4 .b32 counter;
+.visible .entry k(.param .u64 p0)
+{
+    .reg .b64 %d<8>;
+    .reg .b32 %r<8>;
+    mov.b64 %d1, table;
+    mov.u32 %r1, %tid.x;
+    and.b32 %r1, %r1, 3;
+    mul.wide.u32 %d2, %r1, 4;
+    add.s64 %d1, %d1, %d2;
+    ld.const.b32 %r2, [%d1];
+    mov.b64 %d3, counter;
+    red.global.add.u32 [%d3], 1;
+    ld.global.b32 %r3, [%d3];
+    add.s32 %r2, %r2, %r3;
+    ld.param.b64 %d4, [p0];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %d2, %r1, 4;
+    add.s64 %d4, %d4, %d2;
+    st.global.b32 [%d4], %r2;
+    ret;
+}
+"""
+    out = np.zeros(32, np.uint32)
+    launch = run_module(text)
+    launch([out])
+    assert out[:4].tolist() == [42, 52, 62, 72]
+    launch([out])
+    assert out[:4].tolist() == [74, 84, 94, 104]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_cta_may_spin_on_what_a_later_one_writes(run_kernel, seed):
+    flag, out = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
+    body = """
+    ld.param.b64 %d1, [p0];
+    ld.param.b64 %d2, [p1];
+    mov.u32 %r1, %ctaid.x;
+    setp.eq.u32 %p1, %r1, 1;
+    @%p1 bra WRITE;
+SPIN:
+    ld.acquire.gpu.global.b32 %r2, [%d1];
+    setp.eq.u32 %p2, %r2, 0;
+    @%p2 bra SPIN;
+    st.global.b32 [%d2], %r2;
+    bra END;
+WRITE:
+    st.release.gpu.global.b32 [%d1], 5;
+END:
+    """
+    run_kernel(body, [flag, out], grid=(2, 1, 1), seed=seed)
+    assert out[0] == 5

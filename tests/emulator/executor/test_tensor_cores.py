@@ -375,3 +375,26 @@ def test_every_cell_of_a_load_has_one_register(shape, per, count):
     cells = set(zip(rows.ravel().tolist(), columns.ravel().tolist(), strict=True))
     assert len(cells) == rows.size
     assert cells == {(row, column) for row in range(lanes) for column in range(rows.size // lanes)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "multicast", "rows", "quarters"),
+    [
+        ("128x256b", "", 128, (0, 1, 2, 3)),
+        ("128x128b", "", 128, (0, 1, 2, 3)),
+        ("32x128b", ".warpx4", 32, (0, 0, 0, 0)),
+        ("64x128b", ".warpx2::02_13", 64, (0, 1, 0, 1)),
+        ("64x128b", ".warpx2::01_23", 64, (0, 0, 1, 1)),
+    ],
+)
+def test_tcgen05_cp_copies_rows_to_lanes(run_kernel, shape, multicast, rows, quarters):
+    columns = int(shape.split("x")[1][:-1]) // 32
+    words = RNG.integers(0, 1 << 30, (rows, columns), dtype=np.uint32)
+    source, raw = place(words, 0, True), np.zeros((128, columns), np.uint32)
+    kernel = tcgen05_kernel((*source, 0), (*source, 0), "f16", 0, columns)
+    issue = f"tcgen05.cp.cta_group::1.{shape}{multicast} [%r30], %d10;"
+    lines = [line for line in kernel.split("\n") if "tcgen05.mma" not in line]
+    text = "\n".join(lines).replace("@!%p5 bra ISSUED;", "@!%p5 bra ISSUED;\n" + issue)
+    run_kernel(text, [source[0], source[0], raw], threads=128, shared=65536)
+    wanted = np.concatenate([words[32 * quarter : 32 * quarter + 32] for quarter in quarters])
+    assert raw.tolist() == wanted.tolist()

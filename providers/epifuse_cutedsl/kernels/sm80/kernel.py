@@ -112,30 +112,40 @@ class Sm80Gemm:
             accumulators = tensor.run(self.loop, ring, thread, k_tiles)
         else:
             accumulators = simt.run(self.loop, ring, thread, k_tiles)
-        stage.write(self.stage, base, self.loop.placed(thread, accumulators))
-        arch.sync_threads()
         tile = TileCoordinates(origin_m, origin_n, batch, thread, thread // 32, thread & 31)
         epilogue = self.epilogue.bind(parameters[len(PARAMETERS) :], tile, Extents(m, n, batches))
-        state = epilogue.tile_begin(self._places(tile, *self.stage.start(thread)))
-        state = self._visit_all(epilogue, tile, base, self._steps(m, n, tile), state)
+        first = self._places(tile, *self.stage.start(thread))
+        state = epilogue.tile_begin(first)
+        pieces = epilogue.load_step(first)
+        stage.write(self.stage, base, self.loop.placed(thread, accumulators))
+        arch.sync_threads()
+        state = self._visit_all(epilogue, tile, base, self._steps(m, n, tile), pieces, state)
         state = epilogue.reduce_flush(state, base + self._scratch)
         epilogue.tile_end(state)
 
-    def _visit_all(self, epilogue: Any, tile: TileCoordinates, base: Any, steps: Any, state: list[Any]) -> list[Any]:
-        """All steps of the epilogue: a loop on the device, so that the code of a visit stands once."""
+    def _visit_all(
+        self, epilogue: Any, tile: TileCoordinates, base: Any, steps: Any, pieces: list[Any], state: list[Any]
+    ) -> list[Any]:
+        """All steps of the epilogue: a loop on the device, so that the code of a visit stands once.
+
+        The loads of a step are issued before the visit of the step before it (the last step's loads twice). So a thread
+        still reads each element before it writes there, whatever outputs share memory with operands.
+        """
         shape = self.stage
         line, place = shape.start(tile.thread)
         address = base + (shape.pitch * line + place) * shape.element_bytes
 
-        def visit(line: Any, address: Any, state: list[Any]) -> tuple[Any, Any, list[Any]]:
+        def visit(line: Any, address: Any, pieces: list[Any], state: list[Any]) -> tuple[Any, ...]:
             places = self._places(tile, line, place)
-            pieces = epilogue.load_step(places)
             registers = stage.read(shape, address, self.accumulator.name)
+            following = line + shape.lines_per_step
+            ahead = cutlass.select_(following < shape.lines, following, line)
+            next_pieces = epilogue.load_step(self._places(tile, ahead, place))
             state = epilogue.visit(replace(places, registers=tuple(registers)), pieces, state)
-            lines = shape.lines_per_step
-            return line + lines, address + lines * shape.pitch * shape.element_bytes, state
+            step_bytes = shape.lines_per_step * shape.pitch * shape.element_bytes
+            return following, address + step_bytes, next_pieces, state
 
-        return _repeat(visit, steps, line, address, state)
+        return _repeat(visit, steps, line, address, pieces, state)
 
     @property
     def _scratch(self) -> int:
@@ -181,8 +191,8 @@ def place_of(pid: Any, tiles_m: Any, tiles_n: Any, group: Any) -> tuple[Any, Any
 
 
 @cute.jit
-def _repeat(visit: Any, steps: Int32, line: Any, address: Any, state: Any) -> Any:
+def _repeat(visit: Any, steps: Int32, line: Any, address: Any, pieces: Any, state: Any) -> Any:
     """``visit`` ``steps`` times; the state afterwards."""
     for _ in cutlass.range(steps, unroll=1):
-        line, address, state = visit(line, address, state)
+        line, address, pieces, state = visit(line, address, pieces, state)
     return state

@@ -129,9 +129,18 @@ def _destinations(warp: Warp, target: int, barrier: int, mask: int | None, pair:
 
 
 def start_load(
-    warp: Warp, what: str, target: int, barrier: int, size: int, write: Callable[[SharedMemory, int], None]
+    warp: Warp,
+    what: str,
+    target: int,
+    barrier: int,
+    size: int,
+    write: Callable[[SharedMemory, int], None],
+    source: tuple[SharedMemory, slice, int] | None = None,
 ) -> None:
-    """Put a load of `size` bytes in flight: later `write` fills the memory, then the barrier counts the bytes."""
+    """Put a load of `size` bytes in flight: later `write` fills the memory, then the barrier counts the bytes.
+
+    `source` is the shared memory that it reads, with the stamp of that read.
+    """
     memory, offset = shared_at(warp, target, True)
     memory.check_bounds(offset, offset + size, size)
     barrier_at(warp, barrier, True)
@@ -144,6 +153,8 @@ def start_load(
         write(memory, offset)
         signalled = barrier_at(warp, barrier, True, operation)
         memory.settle(words, operation.stamp, signalled.event)
+        if source is not None:
+            source[0].settle(source[1], source[2], signalled.event)
         signalled.transact(size, operation.clock)
         warp.grid.progress += 1
 
@@ -231,12 +242,14 @@ def _plain_to_cluster(builder: Builder, instruction: Instruction) -> Step:
             check_plain(size, target, source)
             own, place = shared_at(warp, source)
             own.check_bounds(place, place + size, size)
-            own.on_async_read(warp.start("bulk copy to the cluster"), word_range(place, size))
+            reading = warp.start("bulk copy to the cluster")
+            own.on_async_read(reading, word_range(place, size))
+            source_part = (own, word_range(place, size), reading.stamp)
 
             def write(memory: SharedMemory, offset: int, place: int = place, size: int = size, own: Any = own) -> None:
                 memory.u8[offset : offset + size] = own.u8[place : place + size]
 
-            start_load(warp, "bulk copy to the cluster", target, barrier, size, write)
+            start_load(warp, "bulk copy to the cluster", target, barrier, size, write, source_part)
 
     return step
 

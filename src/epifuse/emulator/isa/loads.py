@@ -10,7 +10,8 @@ import numpy as np
 
 from ..builder import Builder, Handler, Registers, Step, check_modifiers
 from ..lanes import DTYPES, LANES, SIGNED, Array, Value
-from ..memory import SHARED_WINDOW
+from ..memory import LOCAL_WINDOW, SHARED_WINDOW
+from ..reports import MemoryFaultError
 from ..shared import CTA_SHIFT, OFFSET_MASK, word_range
 from ..state import Warp
 from ..statements import type_bytes
@@ -77,6 +78,8 @@ def _ld(builder: Builder, instruction: Instruction) -> Step:
 
     def step(warp: Warp, registers: Registers) -> None:
         where = locate(registers)
+        if type(where) is int and (space == "local" or LOCAL_WINDOW <= where < SHARED_WINDOW):
+            where = np.full(LANES, where, np.uint64)  # the same address is another place for each thread
         check_aligned(where if type(where) is int else active(warp, where, np.uint64), size * count)
         # One contiguous row for each register: later steps view registers as narrower elements.
         columns = np.ascontiguousarray(load(warp, where, size, count).T)
@@ -164,6 +167,30 @@ def _load_shared_ranks(warp: Warp, addresses: Array, ranks: Array, size: int, co
     return out
 
 
+def _all_local(addresses: Array) -> bool:
+    return int(addresses.min()) >= LOCAL_WINDOW and int(addresses.max()) < SHARED_WINDOW
+
+
+def _local_indices(warp: Warp, addresses: Array, size: int, count: int) -> tuple[Array, Array, Array]:
+    """Local memory as elements, and the lanes and elements that the active lanes' addresses name."""
+    offsets = (addresses & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    if int(offsets.max()) + size * count > warp.grid.local_bytes:
+        raise MemoryFaultError(f"local access at offset {int(offsets.max()):#x} of {warp.grid.local_bytes} bytes")
+    lanes = np.flatnonzero(warp.lanes)[:, None]
+    return warp.local.view(f"u{size}"), lanes, offsets[:, None] // size + np.arange(count)
+
+
+def _load_local(warp: Warp, where: Value, size: int, count: int) -> Array:
+    cells, lanes, elements = _local_indices(warp, active(warp, where, np.uint64), size, count)
+    found: Array = cells[lanes, elements]
+    return found
+
+
+def _store_local(warp: Warp, addresses: Array, rows: Array) -> None:
+    cells, lanes, elements = _local_indices(warp, addresses, rows.itemsize, rows.shape[1])
+    cells[lanes, elements] = rows
+
+
 def _load_global(warp: Warp, where: Value, size: int, count: int) -> Array:
     memory = warp.grid.memory
     if type(where) is int:
@@ -171,6 +198,8 @@ def _load_global(warp: Warp, where: Value, size: int, count: int) -> Array:
             return _load_shared(warp, where - SHARED_WINDOW, size, count, cluster=True)
         return memory.span(where, size * count).view(f"u{size}")[None, :]
     addresses = active(warp, where, np.uint64)
+    if _all_local(addresses):
+        return _load_local(warp, where, size, count)
     if int(addresses.max()) >= SHARED_WINDOW:
         if int(addresses.min()) < SHARED_WINDOW:
             raise NotImplementedError("one load from global and shared memory through generic addresses")
@@ -181,6 +210,7 @@ def _load_global(warp: Warp, where: Value, size: int, count: int) -> Array:
 _LOADS: dict[str, Load] = {
     "shared": _load_shared,
     "shared::cta": _load_shared,
+    "local": _load_local,
     "shared::cluster": lambda warp, where, size, count: _load_shared(warp, where, size, count, cluster=True),
 }
 
@@ -190,7 +220,7 @@ _LOADS: dict[str, Load] = {
 def _st(builder: Builder, instruction: Instruction) -> Step:
     size, count, _ = _shape(builder, instruction)
     space = _space(instruction)
-    if space not in ("global", "generic", "shared", "shared::cta", "shared::cluster") or size == 16:
+    if space not in ("global", "generic", "local", "shared", "shared::cta", "shared::cluster") or size == 16:
         raise builder.unknown(instruction)
     bits = 32 if space.startswith("shared") else 64
     locate = address(builder, require_address(builder, instruction, 0), bits)
@@ -199,6 +229,7 @@ def _st(builder: Builder, instruction: Instruction) -> Step:
         raise builder.unknown(instruction, f"{len(slots)} sources")
     dtype = DTYPES[8 * size]
     cluster = space == "shared::cluster"
+    flags = any(m in ("volatile", "relaxed", "release") for m in instruction.modifiers)
 
     def step(warp: Warp, registers: Registers) -> None:
         addresses = active(warp, locate(registers), DTYPES[bits])
@@ -210,10 +241,14 @@ def _st(builder: Builder, instruction: Instruction) -> Step:
                 rows[:, index] = value & ((1 << 8 * size) - 1)
             else:
                 rows[:, index] = active(warp, value, dtype)
-        if bits == 32:
+        if space == "local":
+            _store_local(warp, addresses, rows)
+        elif bits == 32:
             store_shared(warp, addresses, rows, cluster)
         else:
             _store_generic(warp, addresses, rows)
+        # Others may spin on such a store.
+        warp.grid.progress += flags
 
     return step
 
@@ -233,6 +268,9 @@ def store_shared(warp: Warp, addresses: Array, rows: Array, cluster: bool) -> No
 
 
 def _store_generic(warp: Warp, addresses: Array, rows: Array) -> None:
+    if _all_local(addresses):
+        _store_local(warp, addresses, rows)
+        return
     if int(addresses.max()) < SHARED_WINDOW:
         warp.grid.memory.scatter(addresses, rows)
         return

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..builder import Builder, Handler, Registers, Step, bits_of, check_modifiers
 from ..lanes import DTYPES, LANE_INDEX, LANES, Array, Value
-from ..memory import SHARED_WINDOW
+from ..memory import LOCAL_WINDOW, SHARED_WINDOW
 from ..shared import CTA_SHIFT
 from ..state import Warp
 from ..syntax import Instruction, Pair, Symbol, Vector
@@ -199,16 +199,13 @@ def _cvta(builder: Builder, instruction: Instruction) -> Step:
     space = instruction.modifiers[-2]
     to_space = instruction.has("to")
     bits = bits_of(instruction.modifiers[-1])
-    if (
-        space not in ("global", "const", "param", "shared", "shared::cta", "shared::cluster", "local")
-        or space == "local"
-    ):
+    if space not in ("global", "const", "param", "shared", "shared::cta", "shared::cluster", "local"):
         raise builder.unknown(instruction)
     target, source = instruction.operands
     slot = builder.source(source, bits)
-    if not space.startswith("shared"):
+    if space in ("global", "const", "param"):
         return builder.unary(builder.target(target), slot, lambda a: a)
-    window = SHARED_WINDOW
+    window = LOCAL_WINDOW if space == "local" else SHARED_WINDOW
 
     def convert(a: Value) -> Value:
         if type(a) is int:

@@ -14,6 +14,7 @@ from ..clocks import Clock
 from ..lanes import LANE_INDEX, Array, first_lane, mask_of
 from ..state import Warp
 from ..syntax import Discard, Instruction, Operand, Pair
+from . import exact
 from .comparison import lanes_true
 
 _WARP = 32
@@ -29,6 +30,8 @@ def uniform(value: Any, warp: Warp) -> int:
 
 def _bar(builder: Builder, instruction: Instruction) -> Step:
     flags = set(instruction.modifiers) - {"cta", "aligned"}
+    if "warp" in flags:
+        return _bar_warp(builder, instruction)
     if "red" in flags:
         return _bar_red(builder, instruction)
     check_modifiers(builder, instruction, {"sync", "arrive", "cta", "aligned"})
@@ -49,6 +52,13 @@ def _bar(builder: Builder, instruction: Instruction) -> Step:
         return _wait(warp, barrier, key, expected, (0, 0))
 
     return sync
+
+
+def _bar_warp(builder: Builder, instruction: Instruction) -> Step:
+    # Lanes that run together need no ordering; those named have to be here.
+    check_modifiers(builder, instruction, {"warp", "sync"})
+    members = builder.source(instruction.operands[0])
+    return lambda warp, registers: warp.require(uniform(registers[members], warp), "bar.warp.sync")
 
 
 def _bar_red(builder: Builder, instruction: Instruction) -> Step:
@@ -214,6 +224,8 @@ def _vote(builder: Builder, instruction: Instruction) -> Step:
 def _redux(builder: Builder, instruction: Instruction) -> Step:
     sync, operation, *_ = instruction.modifiers
     type_name = instruction.modifiers[-1]
+    if type_name == "f32":
+        return _redux_float(builder, instruction)
     operations: dict[str, Callable[[Array], Any]] = {
         "add": np.sum,
         "min": np.min,
@@ -237,6 +249,28 @@ def _redux(builder: Builder, instruction: Instruction) -> Step:
         values = np.full(_WARP, value, np.uint32) if type(value) is int else value
         found = operations[operation](values.view(dtype)[warp.lanes])
         write(warp, registers, int(found) & 0xFFFFFFFF)
+
+    return step
+
+
+def _redux_float(builder: Builder, instruction: Instruction) -> Step:
+    check_modifiers(builder, instruction, {"sync", "min", "max", "abs", "NaN", "f32"})
+    one = exact.minimum if instruction.has("min") else exact.maximum
+    magnitude, propagate = instruction.has("abs"), instruction.has("NaN")
+    target, source, members_operand = instruction.operands
+    write = builder.setter(builder.target(target))
+    slot, members = builder.source(source), builder.source(members_operand)
+
+    def step(warp: Warp, registers: Registers) -> None:
+        mask = uniform(registers[members], warp)
+        warp.require(mask, "redux.sync")
+        value = registers[slot]
+        values = (np.full(_WARP, value, np.uint32) if type(value) is int else value).view(np.float32)[warp.lanes]
+        values = np.abs(values) if magnitude else values
+        found = values[:1]
+        for index in range(1, len(values)):
+            found = one(found, values[index : index + 1], propagate)
+        write(warp, registers, int(found.view(np.uint32)[0]))
 
     return step
 

@@ -16,6 +16,7 @@ from ..syntax import Address, Instruction, Operand
 from .addressing import address, check_aligned, require_address, shared_at
 from .mbarrier import barrier_at
 from .synchronisation import uniform
+from .tcgen05_cp import copy
 from .tcgen05_mma import mma
 from .tensor_pipe import pipe_of, tensor_memory_of
 
@@ -298,6 +299,7 @@ def _tcgen05(builder: Builder, instruction: Instruction) -> Step:
         "dealloc": _dealloc,
         "relinquish_alloc_permit": _relinquish,
         "mma": mma,
+        "cp": copy,
         "commit": _commit,
         "ld": _ld,
         "st": _st,

@@ -140,7 +140,7 @@ def _issue(
     masks: list[int],
 ) -> None:
     own = warp.cta
-    pair = [own] if ctas == 1 else _pair(warp)
+    pair = [own] if ctas == 1 else pair_of(warp)
     pipe = pipe_of(warp)
     operation = pipe.start(warp, "tcgen05.mma")
     left = [_a_part(cta, shape, ctas, a, a_in_tensor_memory, operation) for cta in pair]
@@ -164,7 +164,8 @@ def _issue(
     warp.grid.queue.add(pipe.stream, operation.on_run(carry_out))
 
 
-def _pair(warp: Warp) -> list[Cta]:
+def pair_of(warp: Warp) -> list[Cta]:
+    """The two CTAs of a warp's pair, the even rank first. Raises DescriptorError where there is no second."""
     ctas = warp.cta.cluster.ctas
     first = warp.cta.rank & ~1
     if first + 1 >= len(ctas):

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine on fragments as other architectures have them: pairs of ``wgmma``, rows of ``tcgen05``.
+
+A bare kernel loads accumulators from memory into that layout and calls the hooks; it knows nothing of the plan.
+"""
+
+import dataclasses
+import struct
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+import epifuse as ops
+from epifuse.emulator import machine, memory, ptx
+from epifuse.emulator.chips import chip
+from epifuse_cpu.evaluate import evaluate
+from epifuse_cpu.gemm import accumulate
+from epifuse_cutedsl import compat
+from epifuse_cutedsl.compile import entry_name
+from epifuse_cutedsl.fuse.fragment import KernelFacts
+from epifuse_cutedsl.fuse.params import parameters, traits_of, values
+from epifuse_cutedsl.fuse.workspace import workspace_bytes
+
+M, N, L = 150, 88, 2
+MAIN = ("q", "i", "i", "i", "i", "i")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """``wgmma``: warp w has rows 16 w to 16 w + 15; a lane's pairs lie 8 columns apart, in two rows 8 apart."""
+
+    facts = KernelFacts(64, 32, 128, 90, run=2, positions=4, lanes=4, lines=2)
+    steps = 1
+
+    def runs(self, thread: Any, step: int) -> list[tuple[Any, Any, int, int]]:
+        row, column = thread // 32 * 16 + thread % 32 // 4, thread % 4 * 2
+        return [(row + 8 * line, column + 8 * at, at, line) for at in range(4) for line in range(2)]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """``tcgen05``: a thread has a row, in steps of 32 columns."""
+
+    facts = KernelFacts(128, 64, 128, 100, run=32, positions=1, lanes=1, steps_along=True, lines=1, barrier=1)
+    steps = 2
+
+    def runs(self, thread: Any, step: int) -> list[tuple[Any, Any, int, int]]:
+        return [(thread, 32 * step, 0, 0)]
+
+
+LAYOUTS = {"pairs": (Pairs(), "90a"), "rows": (Rows(), "100a")}
+
+
+def bare_kernel(layout: Any, epilogue: Any) -> Any:
+    """One CTA a tile: accumulators from memory (row-major float32 or int32), then the hooks."""
+    from cutlass import Int64, Uint8, cute
+    from cutlass.cute import arch
+
+    from epifuse_cutedsl.fuse.convert import unpack
+    from epifuse_cutedsl.fuse.fragment import Extents, Fragment, Run, TileCoordinates
+    from epifuse_cutedsl.kernels.ptx import gmem
+
+    facts, dtype = layout.facts, epilogue.plan.accumulator_dtype
+    smem = max(16, epilogue.scratch_bytes + epilogue.step_scratch_bytes)
+
+    def one_tile(parameters: Any) -> None:
+        address, m, n, batches, tiles_m, tiles_n = parameters[:6]
+        thread, pid = arch.thread_idx()[0], arch.block_idx()[0]
+        batch, tile = pid // (tiles_m * tiles_n), pid % (tiles_m * tiles_n)
+        m0, n0 = tile // tiles_n * facts.tile_m, tile % tiles_n * facts.tile_n
+        scratch = arch.get_dyn_smem(Uint8, alignment=16).toint()
+        corner = TileCoordinates(m0, n0, batch, thread, thread // 32, thread % 32)
+        step_scratch = scratch + epilogue.scratch_bytes
+        bound = epilogue.bind(parameters[6:], corner, Extents(m, n, batches), step_scratch)
+        state = None
+        for step in range(layout.steps):
+            places = layout.runs(thread, step)
+            runs = [Run(i * facts.run, facts.run, m0 + r, n0 + c, at, line) for i, (r, c, at, line) in enumerate(places)]
+            fragment = Fragment("n", tuple(runs))
+            state = bound.tile_begin(fragment) if state is None else state
+            pieces = bound.load_step(fragment)
+            registers = []
+            for run in runs:
+                for i in range(run.length):
+                    offset = (Int64(batch) * m + run.m) * n + (run.n + i)
+                    inside = (run.m < m) & (run.n + i < n)
+                    word = gmem.ld_global_words(address + offset * 4, 1, inside)
+                    registers += unpack(word, dtype, 1, dtype)
+            state = bound.visit(replace(fragment, registers=registers), pieces, state)
+        state = bound.reduce_flush(state, scratch)
+        bound.tile_end(state)
+
+    class Bare:
+        block = (facts.threads, 1, 1)
+        smem_bytes = smem
+
+        @cute.jit
+        def __call__(self, parameters: list) -> None:
+            grid = [parameters[4] * parameters[5] * parameters[3], 1, 1]
+            self.kernel(parameters).launch(grid=grid, block=list(self.block), smem=smem)
+
+        @cute.kernel
+        def kernel(self, parameters: list) -> None:
+            one_tile(parameters)
+
+    return Bare()
+
+
+def run_bare(layout: Any, target: str, args: ops.GemmArguments, accum: torch.Tensor, seed: int) -> None:
+    from epifuse_cutedsl.fuse.driver import Epilogue
+
+    facts = layout.facts
+    traits = dataclasses.replace(traits_of(args.bound, L), axis="n")
+    epilogue = Epilogue(args.plan, traits, facts, folds_batches=True)
+    codes = MAIN + tuple(p.code for p in parameters(args.plan, traits))
+    kernel = bare_kernel(layout, epilogue)
+    with compat.COMPILE_LOCK:
+        text, _ = compat.compile_to_ptx_and_cubin(kernel, codes, target)
+    tiles = (-(-M // facts.tile_m), -(-N // facts.tile_n))
+    numbers = [accum.data_ptr(), M, N, L, *tiles, *values(args.bound, traits, L)]
+    tensors = [accum, *args.outputs, *(t for t in args.loads if isinstance(t, torch.Tensor))]
+    if args.plan.reduces:
+        size, zero = workspace_bytes(args.plan, True, (facts.tile_m, facts.tile_n), tiles, L)
+        scratch = torch.full((size,), 0x7F, dtype=torch.uint8)
+        scratch[:zero] = 0
+        numbers += [scratch.data_ptr(), *tiles]
+        tensors.append(scratch)
+    space = memory.HostMemory()
+    for tensor in tensors:
+        space.register(tensor.data_ptr(), tensor.untyped_storage().nbytes())
+    params = [struct.pack("@" + code, number) for code, number in zip(codes, numbers, strict=True)]
+    machine.launch(
+        ptx.parse(text), entry_name(text), grid=(tiles[0] * tiles[1] * L, 1, 1), block=kernel.block, cluster=(1, 1, 1),
+        dynamic_smem_bytes=kernel.smem_bytes, params=params, chip=chip(target), options=machine.Options(seed=seed),
+        memory=space,
+    )  # fmt: skip
+
+
+def elementwise(tools: Any) -> tuple[str, dict[str, Any]]:
+    """Every broadcast, both majors, several outputs."""
+    text = "def epi(accum, row, column, full, turned, each, one, alpha): D = accum * alpha + row + column * 2.0; "
+    text += "E = D * full + turned; F = E - each + one; G = 1.5; return D, E, F, G"
+    return text, {
+        "row": tools.integers(N, dtype=torch.float32), "column": tools.integers(L, M, 1), "alpha": 0.5,
+        "full": tools.integers(L, M, N), "turned": tools.integers(L, N, M, dtype=torch.float32).mT,
+        "each": tools.integers(L, 1, 1), "one": torch.tensor(3.0), "D": torch.empty(L, M, N),
+        "E": torch.empty(L, N, M).mT, "F": torch.empty(L, M, N, dtype=torch.float16), "G": torch.empty(L, M, N).half(),
+    }  # fmt: skip
+
+
+def reductions(tools: Any) -> tuple[str, dict[str, Any]]:
+    """Every kind, beside a store."""
+    text = "def epi(accum, row): D = accum + row; r = sum(D, dim=2); c = max(D, dim=1); k = sum(D * 2.0, dim=1); "
+    text += "e = sum(D, dim=(1, 2)); a = min(D); x = mean(D, dim=(0, 2)); y = max(D, dim=(0, 1)); return D, r, c, k, e, a, x, y"
+    shapes = {"D": (L, M, N), "r": (L, M), "c": (L, N), "k": (L, N), "e": (L,), "a": (1,), "x": (M,), "y": (N,)}
+    outputs = {name: torch.full(shape, 7.0) for name, shape in shapes.items()}
+    return text, {"row": tools.integers(N, dtype=torch.float32), **outputs}
+
+
+def gated(tools: Any) -> tuple[str, dict[str, Any]]:
+    """Pairs of columns within a run."""
+    text = "def epi(accum, c): D = reglu(accum) + c; return D"
+    return text, {"c": tools.integers(N // 2, dtype=torch.float32), "D": torch.empty(L, M, N // 2)}
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+@pytest.mark.parametrize("make", [elementwise, reductions, gated])
+@pytest.mark.parametrize("accumulator", [torch.float32, torch.int32])
+def test_hooks_give_the_plans_results(fuse_tools, layout, make, accumulator):
+    text, operands = make(fuse_tools)
+    args = fuse_tools.arguments(text, M, N, 8, L, accumulator, operands)
+    accum = accumulate(args.A.view, args.B.view, args.accumulator_type)
+    loads = [load.clone() if isinstance(load, torch.Tensor) else load for load in args.loads]
+    want = evaluate(args.plan, accum, loads)
+    run_bare(*LAYOUTS[layout], args, accum.contiguous(), seed=2)
+    for name, got, expected in zip(args.bound.names.stores, args.outputs, want, strict=True):
+        assert not fuse_tools.differing(got, expected.reshape(got.shape)), name

@@ -50,21 +50,25 @@ def doctor(
 def explain(
     context: typer.Context,
     place: Place,
-    m: Annotated[int, typer.Option("--m", help="Rows of A and out.")] = 1024,
-    n: Annotated[int, typer.Option("--n", help="Columns of B and out.")] = 1024,
-    k: Annotated[int, typer.Option("--k", help="Columns of A, rows of B.")] = 1024,
-    batch: Annotated[int | None, typer.Option("--l", help="Batches; left out: tensors of rank 2.")] = None,
+    m: Annotated[int, typer.Option("--m", min=0, help="Rows of A and out.")] = 1024,
+    n: Annotated[int, typer.Option("--n", min=0, help="Columns of B and out.")] = 1024,
+    k: Annotated[int, typer.Option("--k", min=0, help="Columns of A, rows of B.")] = 1024,
+    batch: Annotated[int | None, typer.Option("--l", min=0, help="Batches; left out: tensors of rank 2.")] = None,
     dtype: Annotated[str, typer.Option(help="Element type of A, B and what is not described.")] = "float16",
     accumulator: Annotated[str, typer.Option(help="accumulator_type; left out: what fits the dtype.")] = "",
     operand: Annotated[
         list[str] | None, typer.Option(metavar="NAME=SHAPE[:DTYPE]", help="An operand: --operand C=M,N:float16.")
     ] = None,
-    target: Annotated[list[str] | None, typer.Option(help="A GPU target such as 90a; left out: this machine.")] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TARGET", help="A GPU target such as 90a; may be repeated; left out: the CPU."),
+    ] = None,
 ) -> None:
     """Say which operators serve a function, and why the others do not.
 
-    Operands may also be given by name: --bias N, --bias M,1:float32, --alpha 0.5. What is not described is the number
-    1.0, and is printed as assumed.
+    Operands may also be given by name: --bias N, --bias M,1:float32, --alpha 0.5.
+
+    What is not described is the number 1.0, or its default, and is printed as assumed.
     """
     from epifuse.commands import explain as command  # noqa: PLC0415
     from epifuse.commands.functions import Problem  # noqa: PLC0415

@@ -15,6 +15,7 @@ from epifuse.errors import OperandTypeError, Place, UnsupportedError
 from epifuse.metadata import OperatorMetadata
 from epifuse.operator import Operator
 from epifuse.provider import Provider, available_providers, failure, left_out
+from epifuse.runtime.rounding import tf32_allowed
 from epifuse.status import Status
 from epifuse.target import TargetLike, TargetSm
 from epifuse.utils.device import target_of_operands
@@ -65,7 +66,7 @@ def get_operators(
             if target is None or op.metadata.supports(None, target_sm=target)
         ]
     else:
-        key = (args.key, target, chosen, available_providers.version)
+        key = (args.key, target, chosen, available_providers.version, tf32_allowed())
         with _lock:
             cached = _cache.get(key)
         if cached is None:

@@ -115,7 +115,8 @@ def _tools() -> Iterator[Finding]:
 def _emulator() -> Iterator[Finding]:
     complete = importlib.util.find_spec("epifuse.emulator.machine") is not None
     active = emulator.active()
-    found = f"active as sm_{active.name}" if active is not None else "there, not active"
+    enter = 'there; `with epifuse.emulator.device("90a"):` makes it the GPU'
+    found = f"active as sm_{active.name}" if active is not None else enter
     yield Finding("emulated GPU", found if complete else "not in this version", complete)
 
 
@@ -150,8 +151,8 @@ def run() -> int:
 
 def vocabulary() -> None:
     """Print every operation of the epilogue language."""
-    made = screen.table("operation", "level", "what it computes", "torch's names", title="The vocabulary")
+    made = screen.table("operation", "level", "what it computes", "also known as", title="The vocabulary")
     for row in table.rows():
         names = ", ".join(row.torch_names)
-        made.add_row(Text(row.signature), row.level.value, Text(row.summary), Text(names))
+        made.add_row(Text(row.signature), row.level.value, Text(row.summary.replace("``", "")), Text(names))
     screen.console().print(made)

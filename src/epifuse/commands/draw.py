@@ -24,7 +24,7 @@ def run(place: str, output: Path | None) -> None:
     """Write the picture to ``output``, in the format of its ending; None prints the tree.
 
     Raises:
-        EpifuseError: the function cannot be used, or the ending is none of ``FORMATS``.
+        EpifuseError: the function cannot be used, the ending is none of ``FORMATS``, or the file cannot be written.
     """
     draw = FORMATS.get(".txt" if output is None else output.suffix)
     if draw is None:
@@ -33,4 +33,8 @@ def run(place: str, output: Path | None) -> None:
     if output is None:
         screen.console().print(picture, markup=False, highlight=False, soft_wrap=True)
     else:
-        output.write_text(picture if picture.endswith("\n") else picture + "\n", encoding="utf-8")
+        try:
+            output.write_text(picture if picture.endswith("\n") else picture + "\n", encoding="utf-8")
+        except OSError as error:
+            raise EpilogueError(f"{output} cannot be written: {error.strerror}.", advice="") from error
+        screen.console().print(f"written to {output}", markup=False, highlight=False, soft_wrap=True)

@@ -10,6 +10,7 @@ from rich.text import Text
 from epifuse.commands import functions, screen
 from epifuse.commands.functions import Problem
 from epifuse.discovery import explain
+from epifuse.target import TargetSm
 
 
 def run(place: str, problem: Problem, operands: Sequence[str], extra: Sequence[str], targets: Sequence[str]) -> None:
@@ -18,6 +19,7 @@ def run(place: str, problem: Problem, operands: Sequence[str], extra: Sequence[s
     Raises:
         EpifuseError: the file, the function or an operand cannot be used.
     """
+    asked = [TargetSm(target) for target in targets]
     console = screen.console()
     function = functions.load_function(place)
     described = functions.parse_operands(operands, extra)
@@ -28,5 +30,5 @@ def run(place: str, problem: Problem, operands: Sequence[str], extra: Sequence[s
     for name, what in assumed.items():
         console.print(Text(f"assumed: {name} is {what}", style="yellow"))
     console.print(Text(str(args.plan)))
-    for target in targets or (None,):
+    for target in asked or (None,):
         console.print(screen.explanation(explain(args, target_sm=target)))

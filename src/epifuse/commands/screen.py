@@ -33,7 +33,7 @@ def source(function: Callable[..., Any]) -> Syntax:
 
 def table(*headings: str, title: str = "") -> Table:
     """An empty table with these headings."""
-    made = Table(title=title or None, title_justify="left", header_style="bold", expand=False)
+    made = Table(title=title or None, title_justify="left", header_style="bold", expand=False, min_width=len(title))
     for heading in headings:
         made.add_column(heading, overflow="fold")
     return made

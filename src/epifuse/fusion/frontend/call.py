@@ -69,10 +69,14 @@ def callee(frame: Frame, node: ast.Call) -> tuple[Callee | Closure, ast.expr | N
     if operation is None and function.attr in ("to", *_CASTS):
         operation = table.lookup("cast")
     if operation is None:
+        name = function.attr
+        known = table.find(name) is not None
         raise UnknownNameError(
-            f"'.{function.attr}()' is not an operation of the vocabulary.",
+            f"torch's tensors have no method '.{name}()'."
+            if known
+            else f"'.{name}()' is not an operation of the vocabulary.",
             place=frame.place(function),
-            advice=refuse.nearest(function.attr),
+            advice=f"Write {name}(x)." if known else refuse.nearest(name),
         )
     return Callee(operation, Origin.TORCH), function.value
 

@@ -171,7 +171,9 @@ class Expressions:
             raise frame.error(
                 node,
                 f"Attribute access (.{node.attr}) is not part of the epilogue's language.",
-                f"Call it if it is an operation: x.{node.attr}()." if names.method(node.attr) else None,
+                f"Call it if it is an operation: x.{node.attr}()."
+                if names.method(node.attr)
+                else refuse.instead_of(node.attr) or refuse.describe(node)[1],
             )
         return _number_of(frame, node, ".".join(chain), frame.outer[chain])
 

@@ -267,10 +267,8 @@ def _resolve(reference: Reference, cell: int, function: FunctionType | None, vis
         operation = table.find(root) if len(reference) == 1 else None
         if operation is not None:
             return Callee(operation, Origin.VOCABULARY)
-        where = "" if function is not None else "a text knows the vocabulary, torch, F, nn and math alone. "
-        return Refused(
-            f"'{root}' is not defined.", where[:1].upper() + where[1:] + refuse.nearest(root), UnknownNameError
-        )
+        where = "" if function is not None else "A text knows the vocabulary, torch, F, nn and math alone.\n"
+        return Refused(f"'{root}' is not defined.", where + refuse.nearest(root), UnknownNameError)
     for attribute in reference[1:]:
         if not isinstance(value, ModuleType) and value is not torch.Tensor:
             return _not_a_module(root, value)

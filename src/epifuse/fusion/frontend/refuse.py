@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import textwrap
 from collections.abc import Iterable
 
 from epifuse.fusion.vocabulary import table
@@ -117,6 +118,22 @@ _EXPRESSIONS: dict[type[ast.AST], tuple[str, str]] = {
 }
 
 
+_AFTERWARDS = "It needs whole rows: return reductions (amax, sum) beside D, and do the rest after the GEMM."
+_MOMENTS = "Return sum(x) and sum(x * x) beside D, and do the rest after the GEMM."
+_SHAPES = "Give operands their shape before the call."
+
+_INSTEAD: dict[str, str] = {
+    **dict.fromkeys(("softmax", "log_softmax", "logsumexp", "layer_norm", "rms_norm", "normalize"), _AFTERWARDS),
+    **dict.fromkeys(("norm", "var", "std"), _MOMENTS),
+    **dict.fromkeys(("view", "reshape", "transpose", "permute", "t", "T", "mT", "unsqueeze", "squeeze"), _SHAPES),
+    "item": "A number is passed as it is: alpha=0.5.",
+    "dropout": "Pass the mask as an operand: where(mask, x * scale, 0.0).",
+}
+"""What to write for a name that is often tried and that no operation is like."""
+
+_WIDTH = 100
+
+
 def name_of(node: ast.AST) -> str:
     """The construct in the words of a message, with an article."""
     return describe(node)[0]
@@ -130,11 +147,19 @@ def describe(node: ast.AST) -> tuple[str, str]:
     return found
 
 
+def instead_of(name: str) -> str | None:
+    """What to write in place of a name that is often tried; None where nothing is known."""
+    return _INSTEAD.get(name)
+
+
 def nearest(name: str, others: Iterable[str] = ()) -> str:
-    """A sentence that suggests known names like ``name``."""
+    """What to write in place of ``name``: what is known of it, or names like it and the whole vocabulary."""
+    instead = instead_of(name)
+    if instead is not None:
+        return instead
     known = [row.name for row in table.rows()]
     close = difflib.get_close_matches(name, [*others, *known], n=3, cutoff=0.6)
     if not close:
         close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
-    start = f"Did you mean {' or '.join(dict.fromkeys(close))}? " if close else ""
-    return f"{start}Operations: {', '.join(known)}."
+    start = f"Did you mean {' or '.join(dict.fromkeys(close))}?\n" if close else ""
+    return start + textwrap.fill(f"Operations: {', '.join(known)}.", _WIDTH, subsequent_indent="  ")

@@ -85,7 +85,7 @@ def bytes_of(data: Any, size_bytes: int, device: torch.device) -> torch.Tensor:
         if have < size_bytes or not data.is_contiguous() or data.device != device or data.data_ptr() % 16:
             raise OperandError(
                 f"The workspace has {have} bytes on {data.device} at address {data.data_ptr():#x}.",
-                advice=f"Pass a contiguous tensor of at least {size_bytes} bytes on {device}, aligned to 16 bytes, or none.",
+                advice=f"Pass a contiguous tensor of {size_bytes} bytes or more on {device}, aligned to 16, or none.",
             )
         return data.view(-1).view(torch.uint8)[:size_bytes]
     address = int(data)

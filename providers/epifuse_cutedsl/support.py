@@ -13,7 +13,9 @@ from epifuse_cutedsl.fuse.primitives import PRIMITIVES
 from epifuse_cutedsl.operands import kind_of
 
 FP8_CAPABILITY = 89
-_MAX_EXTENT = 2**31 - 1
+_MAX_EXTENT = 2**31 - 1 - 256
+"""So that a coordinate in a tile at the edge is still an int32."""
+_LARGEST_TILE = 128 * 256
 
 
 def refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedError | None:
@@ -26,7 +28,7 @@ def refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedError | 
             "float32 and float64 (into themselves).",
         )
     m, n, k, batches = args.problem_size
-    if max(m, n, k, batches) > _MAX_EXTENT or m * n * batches > _MAX_EXTENT * 256:
+    if max(m, n, k, batches) > _MAX_EXTENT or m * n * batches > _MAX_EXTENT * _LARGEST_TILE:
         return UnsupportedError(f"The extents {(m, n, k, batches)} are beyond a grid's 2^31 tiles.")
     return _operand_refusal(args) or _plan_refusal(args, target) or _route_refusal(args)
 

@@ -15,6 +15,7 @@ from epifuse.check.verdict import Kind
 from epifuse.check.watch import OutOfTimeError, time_box
 
 WORKSHOP = Path(__file__).resolve().parents[2] / "examples/workshop"
+FEW = Plan(tails=40)
 SOLUTION = (WORKSHOP / "solution.py").read_text(encoding="utf-8")
 
 
@@ -47,27 +48,33 @@ def lesson(tmp_path):
 # --- what is right passes ---------------------------------------------------------------------------------------------
 
 
-def test_the_operators_of_this_machine_pass(monkeypatch):
-    monkeypatch.setattr(fused_gemm, "DTYPES", (torch.float16, torch.float32))
+def test_the_operators_of_this_machine_pass():
     report = check_operators(Plan())
     assert report, report.distinct(5)
     names = {section.name: section.cases for section in report.sections}
     assert names["tails [CpuGemmOperator], float16"] == 343
     assert names["rounding stage [CpuGemmOperator], float16"] == 2
-    assert names["tiles written once, counted on the device, float32"] == 3
+    assert names["tiles written once, counted on the device, float16"] == 3
     assert "Rounding:" in report.notes[0]
 
 
 def test_the_solution_passes(lesson, monkeypatch):
-    monkeypatch.setattr(fused_gemm, "DTYPES", (torch.bfloat16, torch.float32))
+    monkeypatch.setattr(fused_gemm, "DTYPES", (torch.bfloat16,))
     report = check_lesson(lesson(), Plan())
     assert report, report.distinct(5)
-    assert report.cases > 800
+    assert report.cases > 400
     assert not [skipped for section in report.sections for skipped in section.skipped]
 
 
+def test_float32_passes(lesson, monkeypatch):
+    monkeypatch.setattr(fused_gemm, "DTYPES", (torch.float32,))
+    for report in (check_lesson(lesson(), FEW), check_operators(FEW)):
+        assert report, report.distinct(5)
+        assert "303 of 343 sizes were left out" in [text for section in report.sections for text in section.skipped]
+
+
 def test_the_starter_shows_what_is_to_do():
-    report = check_lesson(load_lesson(WORKSHOP / "starter.py"), Plan())
+    report = check_lesson(load_lesson(WORKSHOP / "starter.py"), Plan(tails=150))
     kinds = {finding.kind for finding in report.findings}
     assert {Kind.MAPPING, Kind.UNWRITTEN, Kind.VALUE} <= kinds
     hints = " ".join(finding.hint for finding in report.findings)
@@ -78,7 +85,7 @@ def test_the_starter_shows_what_is_to_do():
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_sizes_are_dealt_out_by_the_seed(seed, lesson):
-    report = check_lesson(lesson(), Plan(seed=seed))
+    report = check_lesson(lesson(), Plan(seed=seed, tails=40))
     assert report, report.distinct(5)
 
 
@@ -180,7 +187,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_of_a_learner_is_caught(fault, lesson):
     replacements, kind, hint = FAULTS[fault]
-    report = check_lesson(lesson(*replacements), Plan())
+    report = check_lesson(lesson(*replacements), FEW)
     assert not report
     found = [finding for finding in report.findings if finding.kind is kind]
     assert found, report.distinct(5)
@@ -226,7 +233,7 @@ def test_a_function_without_out_is_judged_by_what_it_returns(lesson):
     without = lesson(
         ("block_m, group, out=None)", "block_m, group)"), (" if out is None else out", ""), ROUND_EARLY
     )
-    report = check_lesson(without, Plan())
+    report = check_lesson(without, FEW)
     assert "has no parameter out" in " ".join(report.notes)
     assert {finding.kind for finding in report.findings} == {Kind.ROUNDING}
 
@@ -236,7 +243,7 @@ def test_numpy_on_the_same_memory_passes_but_cannot_be_watched(lesson):
         ("        D[rows, columns] = torch.relu(accum + bias[columns].float())",
          "        D.numpy()[rows, columns] = torch.relu(accum + bias[columns].float()).numpy()")
     )  # fmt: skip
-    report = check_lesson(by_numpy, Plan())
+    report = check_lesson(by_numpy, FEW)
     assert report, report.distinct(5)
     assert any("cannot be watched" in skipped for section in report.sections for skipped in section.skipped)
 
@@ -257,7 +264,7 @@ def test_an_operator_that_works_on_a_tile_twice_is_counted(monkeypatch):
         return results
 
     planted(monkeypatch, again)
-    report = check_operators(Plan())
+    report = check_operators(FEW)
     found = [finding for finding in report.findings if finding.kind is Kind.TWICE]
     assert [finding.got for finding in found] == ["2 writes"] * 3
     assert found[0].where == "D[0, 0] in round 1"
@@ -271,7 +278,7 @@ def test_an_operator_that_skips_a_tile_is_counted(monkeypatch):
         return results
 
     planted(monkeypatch, skip)
-    report = check_operators(Plan())
+    report = check_operators(FEW)
     found = [finding for finding in report.findings if finding.kind is Kind.UNWRITTEN]
     assert len(found) == 3
     assert found[0].got == "0 writes"
@@ -285,7 +292,7 @@ def test_an_operator_that_rounds_too_early_is_named(monkeypatch):
         return [torch.relu(accum.half().float() + bias.float()).to(results[0].dtype)]
 
     planted(monkeypatch, early)
-    report = check_operators(Plan())
+    report = check_operators(FEW)
     stage = [finding for finding in report.findings if "rounded to float16 before the bias" in finding.hint]
     assert {finding.kind for finding in stage} == {Kind.ROUNDING}
     assert any(finding.case == "2048 + 1 - 2048" for finding in stage)
@@ -294,7 +301,7 @@ def test_an_operator_that_rounds_too_early_is_named(monkeypatch):
 def test_no_operator_is_said(monkeypatch):
     monkeypatch.setattr(cpu, "refusal", lambda *dtypes: "none today")
     ops.discovery.clear()
-    report = check_operators(Plan())
+    report = check_operators(FEW)
     ops.discovery.clear()
     assert report.cases == 1  # the mapping alone
     assert "none today" in report.sections[-1].skipped[0]

@@ -44,7 +44,7 @@ class Rule:
 
     def run(self, change: str, seed: int) -> Any:
         """Run with one of the two texts in the place."""
-        body = OWN + self.text.replace("{x}", change)
+        body = (OWN + self.text.replace("{x}", change)).replace(";", ";\n")
         return run_kernel(
             body, self.arrays(), threads=self.threads, shared=self.shared, target=self.target, grid=self.cluster,
             cluster=self.cluster, seed=seed,

@@ -14,7 +14,7 @@ def exact():
 
 def touching():
     both = np.zeros(128, np.uint32)
-    return [both[:64], both[64:]]
+    return [both[:63], both[63:]]
 
 
 def bytes_and_words():
@@ -39,7 +39,7 @@ BOUNDS = [
          arrays=exact, lane=31),
     Rule("global_vector_half_outside", "shr.u64 %d9, %d2, 2; and.b64 %d2, %d2, 0xF0; add.u64 %d3, %d1, %d2; ld.global.v4.u32 {%r6,%r7,%r8,%r9}, [%d3+{x}];",
          "16", "0", MemoryFaultError, "outside", "ld.global.v4", arrays=exact),
-    Rule("store_into_the_next_array", "st.global.u32 [%d3+{x}], %r1;", "4", "0", MemoryFaultError, "outside", "st.global.u32",
+    Rule("store_across_two_arrays", "@%p8 st.global.u64 [%d1+{x}], %d1;", "248", "240", MemoryFaultError, "outside", "st.global.u64",
          arrays=touching),
     Rule("atomic_one_too_far", "red.global.add.u32 [%d3+{x}], 1;", "4", "0", MemoryFaultError, "outside", "red.global",
          arrays=exact),
@@ -86,7 +86,7 @@ RACES = [
     Rule("read_without_a_barrier", FILL + "{x} xor.b32 %r6, %r4, 128; ld.shared.u32 %r7, [%r6];", "", "bar.sync 0;",
          (RaceError, UninitialisedError), "not ordered|nothing", "ld.shared"),
     Rule("overwrite_without_a_barrier", FILL + "bar.sync 0; xor.b32 %r6, %r4, 128; ld.shared.u32 %r7, [%r6]; {x} st.shared.u32 [%r4], %r1;",
-         "", "bar.sync 0;", RaceError, "not ordered after the read", "st.shared"),
+         "", "bar.sync 0;", RaceError, "not ordered after the (read|write)", "shared"),
     Rule("two_writes_without_a_barrier", "setp.lt.u32 %p1, %r5, {x}; @%p1 st.shared.u32 [smem], %r1;", "2", "1", RaceError,
          "not ordered after the write", "st.shared"),
     Rule("barrier_of_the_wrong_number", FILL + "add.u32 %r6, %r5, 1; {x} xor.b32 %r7, %r4, 128; ld.shared.u32 %r8, [%r7];",

@@ -28,7 +28,9 @@ def accesses(text: str, kind: str) -> list[str]:
     return re.findall(rf"{kind}\.global(\S*)", text)
 
 
-@pytest.mark.parametrize(("dtype", "access"), [(torch.float16, ".v4.b32"), (torch.float32, ".v4.b32"), (torch.int8, ".v2.b32")])
+@pytest.mark.parametrize(
+    ("dtype", "access"), [(torch.float16, ".v4.b32"), (torch.float32, ".v4.b32"), (torch.int8, ".v2.b32")]
+)
 @pytest.mark.parametrize("layout", ["row", "column"])
 def test_contiguous_outputs_and_operands_move_in_the_widest_accesses(fused, fuse_tools, dtype, access, layout):
     c = guard.filled(fuse_tools.integers(M, N, dtype=torch.float32), dtype, layout).view
@@ -49,7 +51,11 @@ def test_what_alignment_forbids_moves_narrower_and_the_rest_stays_wide(fused, fu
 
 
 def test_vectors_along_the_axis_and_scalars_are_loaded_once_a_tile(fused, fuse_tools):
-    operands = {"bias": fuse_tools.integers(N, dtype=torch.float32), "one": torch.tensor([2.0]), "scale": fuse_tools.integers(M, 1)}
+    operands = {
+        "bias": fuse_tools.integers(N, dtype=torch.float32),
+        "one": torch.tensor([2.0]),
+        "scale": fuse_tools.integers(M, 1),
+    }
     text = "def epi(accum, bias, one, scale): D = relu(accum * one + bias) * scale; return D"
     result = fused(text, M, N, outputs=[("D", torch.float16, "row")], **operands).exact()
     loop = loop_of(result.ptx)
@@ -57,7 +63,9 @@ def test_vectors_along_the_axis_and_scalars_are_loaded_once_a_tile(fused, fuse_t
     assert accesses(result.ptx.replace(loop, ""), "ld").count(".v4.b32") == 2  # eight floats of the bias
 
 
-@pytest.mark.parametrize("call", ["relu(accum + bias)", "gelu(accum + bias)", "gelu(accum + bias, approximate='tanh')", "silu(accum) * bias"])
+@pytest.mark.parametrize(
+    "call", ["relu(accum + bias)", "gelu(accum + bias)", "gelu(accum + bias, approximate='tanh')", "silu(accum) * bias"]
+)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_activations_use_no_local_memory_and_few_instructions(fused, fuse_tools, call, dtype):
     bias = fuse_tools.integers(N, dtype=torch.float32)

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: PLC0415 - the DSL is imported where something is compiled
 """The engine on fragments as other architectures have them: pairs of ``wgmma``, rows of ``tcgen05``.
 
 A bare kernel loads accumulators from memory into that layout and calls the hooks; it knows nothing of the plan.
@@ -77,7 +78,9 @@ def bare_kernel(layout: Any, epilogue: Any) -> Any:
         state = None
         for step in range(layout.steps):
             places = layout.runs(thread, step)
-            runs = [Run(i * facts.run, facts.run, m0 + r, n0 + c, at, line) for i, (r, c, at, line) in enumerate(places)]
+            runs = [
+                Run(i * facts.run, facts.run, m0 + r, n0 + c, at, line) for i, (r, c, at, line) in enumerate(places)
+            ]
             fragment = Fragment("n", tuple(runs))
             state = bound.tile_begin(fragment) if state is None else state
             pieces = bound.load_step(fragment)
@@ -153,7 +156,8 @@ def elementwise(tools: Any) -> tuple[str, dict[str, Any]]:
 def reductions(tools: Any) -> tuple[str, dict[str, Any]]:
     """Every kind, beside a store."""
     text = "def epi(accum, row): D = accum + row; r = sum(D, dim=2); c = max(D, dim=1); k = sum(D * 2.0, dim=1); "
-    text += "e = sum(D, dim=(1, 2)); a = min(D); x = mean(D, dim=(0, 2)); y = max(D, dim=(0, 1)); return D, r, c, k, e, a, x, y"
+    text += "e = sum(D, dim=(1, 2)); a = min(D); x = mean(D, dim=(0, 2)); y = max(D, dim=(0, 1)); "
+    text += "return D, r, c, k, e, a, x, y"
     shapes = {"D": (L, M, N), "r": (L, M), "c": (L, N), "k": (L, N), "e": (L,), "a": (1,), "x": (M,), "y": (N,)}
     outputs = {name: torch.full(shape, 7.0) for name, shape in shapes.items()}
     return text, {"row": tools.integers(N, dtype=torch.float32), **outputs}
@@ -161,8 +165,9 @@ def reductions(tools: Any) -> tuple[str, dict[str, Any]]:
 
 def gated(tools: Any) -> tuple[str, dict[str, Any]]:
     """Pairs of columns within a run."""
-    text = "def epi(accum, c): D = reglu(accum) + c; return D"
-    return text, {"c": tools.integers(N // 2, dtype=torch.float32), "D": torch.empty(L, M, N // 2)}
+    text = "def epi(accum, c): D = reglu(accum) + c; r = sum(D, dim=2); k = max(D, dim=1); return D, r, k"
+    outputs = {"D": torch.empty(L, M, N // 2), "r": torch.empty(L, M), "k": torch.empty(L, N // 2)}
+    return text, {"c": tools.integers(N // 2, dtype=torch.float32), **outputs}
 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS))

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: PLC0415 - the DSL is imported where something is compiled
 """Operands of an epilogue on the portable kernel: every broadcast, dtype, stride and alignment that torch can have."""
 
 import numpy as np
@@ -109,7 +110,14 @@ def test_addresses_that_only_one_element_divides(fused, fuse_tools, dtype):
 def test_numbers_of_every_kind_and_another_number_compiles_nothing(fused, fuse_tools, monkeypatch):
     import epifuse_cutedsl.compile as compiler
 
-    operands = {"a": 0.5, "b": 3, "c": np.float32(0.25), "d": np.int64(-2), "e": torch.tensor(4.0), "f": np.array(2.0, np.float32)}
+    operands = {
+        "a": 0.5,
+        "b": 3,
+        "c": np.float32(0.25),
+        "d": np.int64(-2),
+        "e": torch.tensor(4.0),
+        "f": np.array(2.0, np.float32),
+    }
     first = fused(summed(*operands), M, N, outputs=["D"], **operands).exact()
     monkeypatch.setattr(compiler, "_compile", None)
     other = {name: float(value) + 1 for name, value in operands.items()}
@@ -119,7 +127,9 @@ def test_numbers_of_every_kind_and_another_number_compiles_nothing(fused, fuse_t
     assert not torch.equal(first.got["D"], second.got["D"])
 
 
-@pytest.mark.parametrize("number", [1e39, -1e39, float("inf"), float("nan"), 3.4028235677973366e38, 2**70, 2**24 + 1, 1e-46])
+@pytest.mark.parametrize(
+    "number", [1e39, -1e39, float("inf"), float("nan"), 3.4028235677973366e38, 2**70, 2**24 + 1, 1e-46]
+)
 def test_numbers_at_the_edges_of_float32(fused, number):
     fused("def epi(accum, alpha): D = accum + alpha; return D", 3, 5, outputs=["D"], alpha=number).exact()
 
@@ -150,7 +160,9 @@ def test_float64_operands_with_a_float64_accumulator(fused, fuse_tools):
         "half": torch.randn(M, N).half(), "small": fuse_tools.integers(M, N, dtype=torch.int8), "alpha": 0.1,
         "mask": torch.rand(M, 1) < 0.5,
     }  # fmt: skip
-    text = "def epi(accum, row, full, half, small, alpha, mask): D = relu(accum * alpha); E = D * row; F = full * half; "
+    text = (
+        "def epi(accum, row, full, half, small, alpha, mask): D = relu(accum * alpha); E = D * row; F = full * half; "
+    )
     text += "G = where(mask, small * 1.0, 0.125); return D, E, F, G"
     outputs = [(name, torch.float64, "row") for name in "DEFG"]
     fused(text, M, N, accumulator=torch.float64, outputs=outputs, **operands).exact()

@@ -58,7 +58,8 @@ def test_many_tiles_and_batches(fused, fuse_tools):
 
 
 def test_the_accumulator_inputs_and_constants_are_returned(fused, fuse_tools):
-    text = "def epi(accum, bias, c, alpha): D = 3.0; E = accum; F = bias; G = c; H = alpha * 2.0; J = -1; return D, E, F, G, H, J"
+    text = "def epi(accum, bias, c, alpha): D = 3.0; E = accum; F = bias; G = c; H = alpha * 2.0; J = -1; "
+    text += "return D, E, F, G, H, J"
     outputs = ["D", ("E", torch.float16, "row"), ("F", torch.float16, "column"), "G", "H", ("J", torch.int8, "odd")]
     operands = {"bias": fuse_tools.integers(N), "c": fuse_tools.integers(M, 1), "alpha": 0.25}
     result = fused(text, M, N, batches=2, outputs=outputs, **operands).exact()
@@ -103,7 +104,9 @@ def test_gated_outputs_have_half_the_columns(fused, fuse_tools, dtype, n, layout
         "c": guard.filled(fuse_tools.integers(M, half, dtype=torch.float32), torch.float16, layout).view,
         "bias": fuse_tools.integers(n, dtype=torch.float32), "P": guard.blank((M, n), torch.float16, layout).view,
     }  # fmt: skip
-    text = "def epi(accum, row, column, c, bias): P = accum + bias; D = reglu(P) * row + column; E = D + c; return D, E, P"
+    text = (
+        "def epi(accum, row, column, c, bias): P = accum + bias; D = reglu(P) * row + column; E = D + c; return D, E, P"
+    )
     operands |= {name: made.view for name, made in outputs.items()}
     result = fused(text, M, n, **operands).exact()
     assert all(made.broken() is None for made in outputs.values())

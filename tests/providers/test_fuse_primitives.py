@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every primitive as device code, against the CPU provider: IEEE arithmetic to the bit, functions within their error."""
+# ruff: noqa: PLC0415 - the DSL is imported where something is compiled
+"""Every primitive as device code against the CPU provider: IEEE arithmetic to the bit, functions within their error."""
 
 import itertools
 
@@ -8,6 +9,7 @@ import torch
 
 from epifuse import dtypes
 from epifuse.check.ulp import ulp_error
+from epifuse.emulator.reports import UnknownInstructionError
 from epifuse.fusion.vocabulary import table
 from epifuse.fusion.vocabulary.table import Level
 from epifuse_cutedsl.fuse.primitives import PRIMITIVES
@@ -15,7 +17,25 @@ from epifuse_cutedsl.fuse.primitives import PRIMITIVES
 M, N = 33, 40
 INF, NAN = float("inf"), float("nan")
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, INF, -INF, NAN, 1e-40, -1e-40, 1.17549435e-38, 3.4e38, -3.4e38, 1e-45]
-SPECIAL += [2.0, 3.0, -3.0, 1e-3, 88.7, -87.3, -103.0, 128.0, 100.0, 10.0, -10.0, 0.999999, 1.000001, 1.5, 2.5, -2.5, 0.1]
+SPECIAL += [
+    2.0,
+    3.0,
+    -3.0,
+    1e-3,
+    88.7,
+    -87.3,
+    -103.0,
+    128.0,
+    100.0,
+    10.0,
+    -10.0,
+    0.999999,
+    1.000001,
+    1.5,
+    2.5,
+    -2.5,
+    0.1,
+]
 ARITHMETIC = "add(x,y) sub(x,y) mul(x,y) div(x,y) neg(x) multiply_add(x,y,z) minimum(x,y) maximum(x,y) abs(x) floor(x) "
 ARITHMETIC += "sqrt(x) reciprocal(x)"
 FUNCTIONS = "rsqrt exp exp2 log log2 tanh erf".split()  # noqa: SIM905 - reads as the row of names it is
@@ -62,7 +82,8 @@ def test_integer_arithmetic_wraps_and_is_exact(fused):
     torch.manual_seed(5)
     x, y = (torch.randint(-(2**31), 2**31 - 1, (M, N), dtype=torch.int32) for _ in range(2))
     x[0, :4], y[:5] = torch.tensor([-(2**31), 2**31 - 1, 0, -1], dtype=torch.int32), x[:5]
-    expressions = "add(x,y) sub(x,y) mul(x,y) neg(x) multiply_add(x,y,z) minimum(x,y) maximum(x,y) abs(x) floor(x)".split()
+    floats_alone = {"div(x,y)", "sqrt(x)", "reciprocal(x)"}
+    expressions = [text for text in ARITHMETIC.split() if text not in floats_alone]
     expressions += [f"where({c}(x,y), x, z)" for c in COMPARISONS]
     expressions += ["where(z, x, y)", "where(x < y, 1, 0) + 3 * where(y == z, 1, 0)", "where(z < 0, 1, 0) * x"]
     text, names = epilogue(expressions)
@@ -74,7 +95,7 @@ def test_integer_arithmetic_wraps_and_is_exact(fused):
 def test_integers_leave_for_float_where_an_operation_needs_it(fused):
     torch.manual_seed(6)
     x, y = (torch.randint(-(2**31), 2**31 - 1, (M, N), dtype=torch.int32) for _ in range(2))
-    text, names = epilogue("div(x,y) reciprocal(x) sqrt(x) x+0.5 x*1.0+accum".split(), "xy")
+    text, names = epilogue(["div(x,y)", "reciprocal(x)", "sqrt(x)", "x+0.5", "x*1.0+accum"], "xy")
     fused(text, M, N, accumulator=torch.int32, outputs=names, x=x, y=y).exact()
 
 
@@ -86,16 +107,21 @@ def test_integers_leave_for_float_where_an_operation_needs_it(fused):
         (torch.float32, FUNCTIONS),
         (torch.float64, FUNCTIONS),
         (torch.float32, ["sin", "cos"]),
-        (torch.float64, ["sin", "cos"]),
+        pytest.param(
+            torch.float64,
+            ["sin", "cos"],
+            marks=pytest.mark.xfail(raises=UnknownInstructionError, reason="PTX calls, not all emulated", strict=False),
+        ),
     ],
     ids=["float32", "float64", "float32 waves", "float64 waves"],
 )
 def test_functions_stay_within_their_stated_error(fused, dtype, functions):
     text, names = epilogue([f"{f}(x)" for f in functions], "x")
-    x = operands(dtype)["x"]
-    result = fused(text, M, N, accumulator=dtype, outputs=[(n, dtype, "row") for n in names], x=x)
+    m = M if dtype == torch.float32 else 7  # the emulator's float64 arithmetic is exact and slow
+    x = torch.cat([torch.tensor(SPECIAL).to(dtype), operands(dtype)["z"].view(-1)])[: m * N].reshape(m, N)
+    result = fused(text, m, N, accumulator=dtype, outputs=[(n, dtype, "row") for n in names], x=x)
     for name, function in zip(names, functions, strict=True):
-        got, want = result.got[name], result.want[name].reshape(M, N)
+        got, want = result.got[name], result.want[name].reshape(m, N)
         assert torch.equal(got.isnan(), want.isnan()), function
         assert torch.equal(got.isinf(), want.isinf()), function
         finite = want.isfinite()
@@ -165,7 +191,7 @@ def test_powers(fused, exponent, limit):
 def test_signs_and_pairs_of_zeros(fused):
     zeros = torch.tensor([0.0, -0.0])
     x, y = (p.reshape(2, 2) for p in torch.cartesian_prod(zeros, zeros).T)
-    names = "minimum(x,y) maximum(x,y) add(x,y) mul(x,y) neg(x) x+0.0 0.0*x relu(x)".split()
+    names = ["minimum(x,y)", "maximum(x,y)", "add(x,y)", "mul(x,y)", "neg(x)", "x+0.0", "0.0*x", "relu(x)"]
     text, outputs = epilogue(names, "xy")
     fused(text, 2, 2, outputs=outputs, x=x.contiguous(), y=y.contiguous()).exact()
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: PLC0415 - the DSL is imported where something is compiled
 """Reductions on the portable kernel: every axis, dtype and destination, in one launch, always the same bits."""
 
 import math
@@ -29,7 +30,9 @@ def all_ways(dtype: torch.dtype, m: int = M, n: int = N) -> dict[str, torch.Tens
     return {name: poisoned(*shape, dtype=dtype) for name, shape in shapes.items()}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int8])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int8]
+)
 def test_rows_columns_and_all_together_beside_a_store(fused, dtype):
     fused(ALL_WAYS, M, N, outputs=[("D", torch.float16, "odd")], **all_ways(dtype)).exact()
 
@@ -43,7 +46,9 @@ def test_other_accumulators_along_either_axis(fused, accumulator, layout):
 
 @pytest.mark.parametrize("tile", [(16, 64), (64, 64), (128, 128)])
 def test_every_tile_gives_exact_sums_of_integers(fused, tile):
-    fused(ALL_WAYS, 70, 131, tile=tile, outputs=[("D", torch.float32, "column")], **all_ways(torch.float32, 70, 131)).exact()
+    fused(
+        ALL_WAYS, 70, 131, tile=tile, outputs=[("D", torch.float32, "column")], **all_ways(torch.float32, 70, 131)
+    ).exact()
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 70), (37, 1), (16, 64), (17, 65)])
@@ -79,6 +84,13 @@ def test_one_row_in_many_batches_is_no_column(fused):
     fused("def epi(accum): D = sum(accum, dim=1); return D", 5, N, D=poisoned(1, 5)).exact()
 
 
+def test_gated_values_are_reduced_over_half_the_columns(fused):
+    text = "def epi(accum): G = reglu(accum); D = G; r = sum(G, dim=2); c = max(G, dim=1); a = sum(G); "
+    shapes = {"D": (2, M, 35), "r": (2, M), "c": (2, 35), "a": (1,), "m": (M,)}
+    text += "m = mean(G, dim=(0, 2)); return D, r, c, a, m"
+    fused(text, M, N, batches=2, **{n: poisoned(*s) for n, s in shapes.items()}).exact()
+
+
 @pytest.mark.parametrize("layout", ["odd", "strided"])
 def test_destinations_with_strides_and_guard_bands(fused, layout):
     shapes = {"r": (M,), "c": (N,), "m": (M, 1), "n": (1, N), "a": (1,)}
@@ -92,8 +104,8 @@ def test_destinations_with_strides_and_guard_bands(fused, layout):
 def test_nan_and_infinities_reach_every_result_that_holds_them(fused):
     x = torch.arange(M * N, dtype=torch.float32).reshape(M, N) - 1000
     x[3, 5], x[20, 5], x[30, 66] = float("nan"), float("inf"), -float("inf")
-    text = "def epi(accum, x): D = x; r = max(x, dim=1); c = min(x, dim=0); a = max(x); b = min(x * 0.5); s = sum(x, dim=1); "
-    text += "k = sum(x, dim=0); return D, r, c, a, b, s, k"
+    text = "def epi(accum, x): D = x; r = max(x, dim=1); c = min(x, dim=0); a = max(x); b = min(x * 0.5); "
+    text += "s = sum(x, dim=1); k = sum(x, dim=0); return D, r, c, a, b, s, k"
     shapes = {"r": (M,), "c": (N,), "a": (1,), "b": (1,), "s": (M,), "k": (N,)}
     result = fused(text, M, N, outputs=["D"], x=x, **{n: poisoned(*s) for n, s in shapes.items()}).exact()
     assert result.got["r"][3].isnan()
@@ -107,11 +119,18 @@ def test_sums_of_integers_beyond_a_float64(fused):
     x[0, 0] = 2**31 - 2
     y = torch.full((M, N), -(2**31), dtype=torch.int32)
     shapes = {"a": ((1,), torch.int64), "b": ((1,), torch.int32), "c": ((M,), torch.int64), "d": ((N,), torch.float32)}
-    shapes |= {"e": ((1,), torch.float64), "f": ((N,), torch.int64), "g": ((M,), torch.float16), "h": ((1,), torch.uint8)}
+    shapes |= {
+        "e": ((1,), torch.float64),
+        "f": ((N,), torch.int64),
+        "g": ((M,), torch.float16),
+        "h": ((1,), torch.uint8),
+    }
     text = "def epi(accum, x, y): D = x; a = sum(x); b = sum(x); c = sum(x, dim=1); d = sum(x, dim=0); e = mean(x); "
     text += "f = sum(y, dim=0); g = sum(y, dim=1); h = sum(y); return D, a, b, c, d, e, f, g, h"
     outputs = {n: poisoned(*s, dtype=d) for n, (s, d) in shapes.items()}
-    result = fused(text, M, N, accumulator=torch.int32, outputs=[("D", torch.int32, "row")], x=x, y=y, **outputs).exact()
+    result = fused(
+        text, M, N, accumulator=torch.int32, outputs=[("D", torch.int32, "row")], x=x, y=y, **outputs
+    ).exact()
     assert result.got["a"].item() == (2**31 - 1) * M * N - 1
     assert result.got["b"].item() == 2**31 - 1
 
@@ -176,7 +195,9 @@ def _packed_on_the_device(values, kinds):
 def test_the_same_bits_for_every_schedule(fused, scale):
     torch.manual_seed(4)
     x = torch.randn(M, N) * scale
-    text = "def epi(accum, x): D = x; r = sum(x, dim=1); c = sum(x, dim=0); a = sum(x); m = mean(x); return D, r, c, a, m"
+    text = (
+        "def epi(accum, x): D = x; r = sum(x, dim=1); c = sum(x, dim=0); a = sum(x); m = mean(x); return D, r, c, a, m"
+    )
     found = []
     for seed in range(3):
         outputs = {"r": poisoned(M), "c": poisoned(N), "a": poisoned(1), "m": poisoned(1)}
@@ -203,15 +224,26 @@ def test_a_workspace_of_the_users_serves_again_and_again(fused):
         given = Workspace(address, leading_zero_bytes=sizes[0])
         fused(ALL_WAYS, M, N, outputs=["D"], workspace=lambda _, given=given: given, **all_ways(torch.float32)).exact()
     with pytest.raises(OperandError, match="workspace"):
-        fused(ALL_WAYS, M, N, outputs=["D"], workspace=lambda size: torch.zeros(size - 1, dtype=torch.uint8), **all_ways(torch.float32))
+        fused(
+            ALL_WAYS,
+            M,
+            N,
+            outputs=["D"],
+            workspace=lambda size: torch.zeros(size - 1, dtype=torch.uint8),
+            **all_ways(torch.float32),
+        )
 
 
 def test_how_much_workspace_is_asked_for(fuse_tools):
     with ops.emulator.device("90a"):
-        plain = fuse_tools.arguments("def epi(accum): D = accum; return D", M, N, 8, 0, torch.float32, {"D": torch.empty(M, N)})
+        plain = fuse_tools.arguments(
+            "def epi(accum): D = accum; return D", M, N, 8, 0, torch.float32, {"D": torch.empty(M, N)}
+        )
         assert fuse_tools.pick(plain, (16, 64)).get_workspace_size(plain).size_bytes == 0
         rows = {"D": torch.empty(M, N), "r": torch.empty(M)}
-        args = fuse_tools.arguments("def epi(accum): D = accum; r = sum(D, dim=1); return D, r", M, N, 8, 0, torch.float32, rows)
+        args = fuse_tools.arguments(
+            "def epi(accum): D = accum; r = sum(D, dim=1); return D, r", M, N, 8, 0, torch.float32, rows
+        )
         # Three groups of tiles with a counter each (16 bytes), two partials of 16 numbers in each of them.
         assert fuse_tools.pick(args, (16, 64)).get_workspace_size(args).size_bytes == 16 + 3 * 2 * 16 * 8
 
@@ -221,8 +253,10 @@ def test_how_much_workspace_is_asked_for(fuse_tools):
 def test_reductions_over_nothing_give_identities(fuse_tools, sizes, dtype):
     m, n = sizes
     outputs = {"D": torch.empty(m, n), **{x: poisoned(1, dtype=dtype) for x in "stuv"}, "r": poisoned(m, dtype=dtype)}
-    text = "def epi(accum): D = accum; s = sum(accum); t = max(accum); u = min(accum); v = mean(accum); r = sum(accum, dim=1); "
-    args = fuse_tools.arguments(text + "return D, s, t, u, v, r", m, n, 3, 0, torch.float32, outputs)
+    text = "def epi(accum): D = accum; s = sum(accum); t = max(accum); u = min(accum); v = mean(accum); "
+    args = fuse_tools.arguments(
+        text + "r = sum(accum, dim=1); return D, s, t, u, v, r", m, n, 3, 0, torch.float32, outputs
+    )
     with ops.emulator.device("90a"):
         ops.get_operators(args)[0].run(args)
     found = [outputs[x].double().item() for x in "stuv"]

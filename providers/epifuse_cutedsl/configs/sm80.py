@@ -27,10 +27,6 @@ class Sm80Config:
     warps_n: int = 0
     threads_m: int = 0
     threads_n: int = 0
-    early_barrier: bool = True
-    """Whether a K tile's barrier stands one step before the last, so that the last products hide the next reads."""
-    spread_copies: bool = True
-    """Whether the copies of the next K tile are issued a few with each step."""
 
     @property
     def tensor(self) -> bool:

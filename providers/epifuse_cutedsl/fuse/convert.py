@@ -170,7 +170,9 @@ def _to_integer(value: Any, dtype: DType, compute: DType) -> Any:
         return _no_nan(text[compute.name], "b64", compute, value, Int64)
     low, high = int(dtype.lowest), int(dtype.highest)
     if compute.name == "int64":
-        clamp = "{\n.reg .b64 t;\n" + f"max.s64 t, {{$r0}}, {low};\nmin.s64 t, t, {high};\n" + "cvt.u32.u64 {$w0}, t;\n}"
+        clamp = (
+            "{\n.reg .b64 t;\n" + f"max.s64 t, {{$r0}}, {low};\nmin.s64 t, t, {high};\n" + "cvt.u32.u64 {$w0}, t;\n}"
+        )
         return emit(clamp, [Int32], [value])[0]
     if compute.name != "int32":
         text = {"float32": "cvt.rni.s32.f32", "float64": "cvt.rni.s32.f64"}

@@ -95,7 +95,9 @@ class BoundEpilogue:
             if tensor is None:
                 self._arguments[load.slot] = _restored(params.pop(0), load.compute_dtype)
             else:
-                self._loads.append(MemoryLoad(load, _reach(tensor, params, tile.batch), self.axis, self.facts.steps_along))
+                self._loads.append(
+                    MemoryLoad(load, _reach(tensor, params, tile.batch), self.axis, self.facts.steps_along)
+                )
         self._outputs = [_reach(tensor, params, tile.batch) for tensor in epilogue.traits.outputs]
         self._reductions = self._bind_reductions(epilogue, params)
         self._compute_dtypes = _compute_dtypes(self.plan)

@@ -124,9 +124,7 @@ def strides_of(traits: Traits, varies: Sequence[bool]) -> tuple[list[int], list[
     return _placed(traits, {dim: dim - 3 + rank for dim in range(3) if varies[dim]})
 
 
-def folded_strides(
-    traits: Traits, axes: Sequence[bool], batches: int
-) -> tuple[list[int], list[int | None]]:
+def folded_strides(traits: Traits, axes: Sequence[bool], batches: int) -> tuple[list[int], list[int | None]]:
     """As ``strides_of``, for a reduction's destination, which has the folded axes with size 1 or lacks them."""
     shape, rank = traits.shape, len(traits.shape)
     kept = [dim for dim in range(3) if not axes[dim]]
@@ -192,11 +190,8 @@ def values(bound: Bound, traits: EpilogueTraits, batches: int = 1) -> list[int |
     axes = {reduce.destination: reduce.axes for reduce in bound.plan.reduces}
     for index, tensor in enumerate(traits.outputs):
         view = bound.output_traits[index]
-        if index in axes:
-            strides = folded_strides(view, axes[index], batches)[1]
-        else:
-            strides = strides_of(view, tensor.varies)[1]
-        numbers += _tensor_values(bound.outputs[index], tensor, strides)
+        placed = folded_strides(view, axes[index], batches) if index in axes else strides_of(view, tensor.varies)
+        numbers += _tensor_values(bound.outputs[index], tensor, placed[1])
     return numbers
 
 
@@ -224,8 +219,8 @@ def number_of(value: Any, dtype: DType) -> int | float:
 
 
 def wanted_run(plan: EpiloguePlan, traits: EpilogueTraits) -> int:
-    """The run length that serves the plan best: 16 bytes of the narrowest full tensor, 2 at least for pairs."""
+    """The run length that serves the plan best: 16 bytes of the narrowest full tensor, twice as long for pairs."""
     sizes = [traits.outputs[store.destination].dtype.bytes for store in plan.stores]
     sizes += [t.dtype.bytes for t in traits.loads if t is not None and t.varies[1] and t.varies[2]]
-    width = max(4, 16 // max(min(sizes, default=4), 2))
-    return max(width, 2)
+    width = max(4, WIDEST_ACCESS_BYTES // max(min(sizes, default=4), 2))
+    return min(2 * width, 16) if plan.facts.halved else width

@@ -13,6 +13,7 @@ registers until ``flush``. Positions outside the problem count as the fold's ide
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import cutlass
@@ -49,13 +50,17 @@ class Reduction:
         self.dtype = reduce.accumulate_dtype
         self.shape = shape
         self.reach = reach
+        self.inputs = extents
+        if shape.halved:  # from here on in columns of the gated value
+            facts = replace(facts, tile_n=facts.tile_n // 2, run=facts.run // 2)
+            extents, tile = replace(extents, n=extents.n // 2), replace(tile, n0=tile.n0 // 2)
         self.facts = facts
         self.extents = extents
         self.tile = tile
         self.along = shape.keeps_n if axis == "n" else shape.keeps_m
         self.across = shape.keeps_m if axis == "n" else shape.keeps_n
         self.line = facts.tile_n if axis == "n" else facts.tile_m
-        self.width = shape.width(facts.tile_m, facts.tile_n)
+        self.width = facts.tile_m if shape.keeps_m else facts.tile_n if shape.keeps_n else 1
         self.partials: Any = None
         self.counters: Any = None
         self.tiles: tuple[Any, Any] = (None, None)
@@ -99,12 +104,12 @@ class Reduction:
     def fold(self, lanes: Lanes, compute: DType, frame: Frame, state: Sequence[Any]) -> list[Any]:
         """The registers after a step; what the step completes is written at once."""
         fragment = frame.fragment
-        whole = Spread(True, True)
+        whole = Spread(True, True, self.shape.halved)
         found: dict[tuple[int, int], Any] = {}
         for index, run in enumerate(fragment.runs):
-            for place in range(fragment.length):
+            for place in range(self.facts.run):
                 value = folds.widen(lanes.at(index, place), compute, self.dtype)
-                valid = inside(fragment, self.extents, index, place, whole)
+                valid = inside(fragment, self.inputs, index, place, whole)
                 value = SCALARS[self.dtype.name](cutlass.select_(valid, value, folds.identity(self.reduce)))
                 key = (run.position, place) if self.along else (run.line, 0) if self.across else (0, 0)
                 found[key] = folds.combine(self.reduce, found[key], value) if key in found else value
@@ -133,7 +138,8 @@ class Reduction:
         value = folds.across_lanes(self.reduce, value, self.facts.lanes, WARP)
         origin = self.tile.n0 if fragment.axis == "n" else self.tile.m0
         row = self._scratch + self.tile.warp * (self.line * PARTIAL_BYTES)
-        self._put(row + (fragment.along(run) - origin + place) * PARTIAL_BYTES, value, self._leads())
+        along = fragment.along(run) // 2 if self.shape.halved else fragment.along(run)
+        self._put(row + (along - origin + place) * PARTIAL_BYTES, value, self._leads())
 
     # Bringing the threads of a CTA together.
 
@@ -244,7 +250,7 @@ class Reduction:
         return Boolean(seen == total - 1)
 
     def _fold_partials(self, scratch: Any) -> None:
-        """The threads share the partials of a place, by turns; then the shares meet in shared memory, in their order."""
+        """The threads share the partials of a place, by turns; the shares then meet in shared memory, in order."""
         threads, width = self.facts.threads, self.width
         group, _ = self.group()
         total = self.shape.partials(*self.tiles, self.extents.batches)

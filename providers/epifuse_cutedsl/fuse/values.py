@@ -41,6 +41,7 @@ class Layout:
         self._runs = fragment.runs
         self._length = fragment.length // 2 if spread.halved else fragment.length
         self.representatives = self._representatives(fragment)
+        self._table = {self._key(run, place): i for i, (run, place) in enumerate(self.representatives)}
 
     def _representatives(self, fragment: Fragment) -> list[tuple[int, int]]:
         places = range(self._length) if self.spread.along else range(1)
@@ -51,31 +52,21 @@ class Layout:
             first_of.setdefault((position, line), index)
         return [(index, place) for index in first_of.values() for place in places]
 
-    def index(self) -> Callable[[int, int], int]:
-        """A function from (run index, place) to the copy's index."""
-        runs = self._runs
-        along, across = self.spread.along, self.spread.across
+    def _key(self, run: int, place: int) -> tuple[int, int, int]:
+        it, along = self._runs[run], self.spread.along
+        return (it.position if along else 0, it.line if self.spread.across else 0, place if along else 0)
 
-        def key(run: int, place: int) -> tuple[int, int, int]:
-            return (
-                runs[run].position if along else 0,
-                runs[run].line if across else 0,
-                place if along else 0,
-            )
-
-        table = {key(run, place): i for i, (run, place) in enumerate(self.representatives)}
-        return lambda run, place: table[key(run, place)]
+    def index(self, run: int, place: int) -> int:
+        """Which copy stands at a place of a run."""
+        return self._table[self._key(run, place)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Lanes:
     """A slot's scalars under a layout."""
 
     layout: Layout
     scalars: Sequence[Any]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_index", self.layout.index())
 
     @property
     def spread(self) -> Spread:
@@ -84,7 +75,7 @@ class Lanes:
 
     def at(self, run: int, place: int) -> Any:
         """The scalar at a register of a fragment."""
-        return self.scalars[self._index(run, place)]  # type: ignore[attr-defined]
+        return self.scalars[self.layout.index(run, place)]
 
 
 class Frame:

@@ -22,11 +22,12 @@ class Shape:
     keeps_m: bool
     keeps_n: bool
     folds_batches: bool
+    halved: bool = False
 
     @classmethod
     def of(cls, reduce: PlanReduce, folds_batches: bool) -> Shape:
         """From the axes that the plan folds."""
-        return cls(not reduce.axes[1], not reduce.axes[2], reduce.axes[0] and folds_batches)
+        return cls(not reduce.axes[1], not reduce.axes[2], reduce.axes[0] and folds_batches, reduce.halved)
 
     def groups(self, tiles_m: Any, tiles_n: Any, batches: Any) -> Any:
         """Destination groups, each with a counter."""
@@ -39,7 +40,9 @@ class Shape:
         return tiles * batches if self.folds_batches else tiles
 
     def width(self, tile_m: int, tile_n: int) -> int:
-        """Numbers in one partial result."""
+        """Numbers in one partial result; a gated value has half the columns."""
+        if self.halved:
+            tile_n //= 2
         return tile_m if self.keeps_m else tile_n if self.keeps_n else 1
 
 
@@ -78,6 +81,4 @@ def refusal(plan: EpiloguePlan, folds_batches: bool) -> str | None:
     for reduce in plan.reduces:
         if not (reduce.axes[1] or reduce.axes[2]):
             return "a reduction that keeps both rows and columns"
-        if reduce.halved:
-            return "a reduction of a gated value"
     return None

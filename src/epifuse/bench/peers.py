@@ -266,7 +266,7 @@ def _operator_api(data: Data) -> Launch:
 PEERS = (
     Peer("epifuse", _epifuse),
     Peer("cublaslt fused", cublaslt_fused),
-    Peer("addmm, then elementwise", _unfused),
+    Peer("addmm and elementwise", _unfused),
     Peer("quack", _quack),
     Peer("operator api", _operator_api),
     Peer("torch.compile", _torch_compile, quick=False),

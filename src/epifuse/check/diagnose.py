@@ -82,11 +82,14 @@ def mistakes(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, dtype: torch.
 def name(
     result: torch.Tensor, wrong: torch.Tensor, operands: tuple[torch.Tensor, ...], tile: tuple[int, int, int]
 ) -> tuple[Kind, str]:
-    """The kind of a wrong result and a hint: the mistake that gives exactly this, else the tiles where it is wrong."""
+    """The kind of a wrong result and a hint: the mistake that gives just this, else the tiles where it is wrong.
+
+    Just this: but for one element in a hundred, as another order of summing may round a few otherwise.
+    """
     a, b, bias = operands
     for mistake in mistakes(a, b, bias, result.dtype):
         same = (mistake.result == result) | (mistake.result.isnan() & result.isnan())
-        if bool(same.all()):
+        if bool(same.double().mean() >= 0.99) and bool(same[wrong].double().mean() >= 0.9):
             return mistake.kind, mistake.hint
     return Kind.VALUE, tiles(wrong, tile)
 

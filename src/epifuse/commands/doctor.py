@@ -104,12 +104,9 @@ def _driver_version() -> str:
 
 
 def _tools() -> Iterator[Finding]:
-    for name, serves, mend in (
-        ("nvdisasm", "shows the machine code of a kernel", "install the CUDA toolkit"),
-        ("cc", "builds the emulator's host library", "install a C compiler, such as gcc"),
-    ):
-        path = shutil.which(name)
-        yield Finding(name, f"{path or 'missing'}; {serves}", path is not None, mend)
+    path = shutil.which("nvdisasm")
+    found = f"{path or 'missing'}; shows the machine code of a kernel"
+    yield Finding("nvdisasm", found, path is not None, "install the CUDA toolkit")
 
 
 def _emulator() -> Iterator[Finding]:

@@ -92,9 +92,10 @@ class Mbarrier:
         self.transactions += transactions
         self._check_transactions()
 
-    def transact(self, transactions: int, clock: Clock | None) -> None:
-        """That many bytes have come."""
-        self.outside[self.dimension] = self.event
+    def transact(self, transactions: int, clock: Clock | None, by_thread: bool = False) -> None:
+        """That many bytes have come, by an asynchronous operation unless `by_thread`."""
+        if not by_thread:
+            self.outside[self.dimension] = self.event
         if clock is not None:
             self.publishing.join(clock)
         self.transactions -= transactions
@@ -137,6 +138,8 @@ class NamedBarrier:
 
     def arrive(self, expected: int, threads: int, clock: Clock, vote: tuple[int, int] = (0, 0)) -> None:
         """`threads` arrive, all of the same idea how many are `expected`; `vote` is (true, voters)."""
+        if expected % 32 or expected <= 0:
+            raise BarrierError(f"a barrier for {expected} threads: a multiple of 32 is needed")
         if self.arrived and expected != self.expected:
             raise BarrierError(f"a barrier that expects {self.expected} threads is used with {expected}")
         if self.arrived + threads > expected:

@@ -116,7 +116,7 @@ class HostMemory:
         dtype: Any = f"u{size_bytes}"
         found = self._one_range(addresses, size_bytes * count)
         if found is None:
-            rows = [self.span(int(address), size_bytes * count) for address in addresses]
+            rows = [self._span_of(index, int(address), size_bytes * count) for index, address in enumerate(addresses)]
             return np.stack(rows).view(dtype) if rows else np.zeros((0, count), dtype)
         view, offsets = found
         return self._typed(view, size_bytes)[self._indices(offsets, size_bytes, count)]
@@ -126,11 +126,19 @@ class HostMemory:
         size_bytes, count = values.itemsize, values.shape[1]
         found = self._one_range(addresses, size_bytes * count)
         if found is None:
-            for address, row in zip(addresses, values, strict=True):
-                self.span(int(address), size_bytes * count)[:] = np.ascontiguousarray(row).view(np.uint8)
+            for index, (address, row) in enumerate(zip(addresses, values, strict=True)):
+                span = self._span_of(index, int(address), size_bytes * count)
+                span[:] = np.ascontiguousarray(row).view(np.uint8)
             return
         view, offsets = found
         self._typed(view, size_bytes)[self._indices(offsets, size_bytes, count)] = values
+
+    def _span_of(self, position: int, address: int, size_bytes: int) -> Array:
+        try:
+            return self.span(address, size_bytes)
+        except MemoryFaultError as error:
+            error.position = position
+            raise
 
     def _one_range(self, addresses: Array, size_bytes: int) -> tuple[Array, Array] | None:
         if addresses.size == 0:

@@ -126,6 +126,8 @@ def _guarded(step: Step, slot: int, negated: bool) -> Step:
         warp.narrow(mask)
         try:
             return step(warp, registers)
+        except ExecutionError as error:
+            raise error.in_lanes(mask) from None
         finally:
             warp.narrow(whole)
 

@@ -36,7 +36,17 @@ class ExecutionError(EmulatorError):
     def __init__(self, what: str, place: Place | None = None) -> None:
         self.place = place if place is not None else Place()
         self.waiting: tuple[str, ...] = ()
+        self.position: int | None = None
+        """Which of the active lanes it was, counted from 0."""
         super().__init__(what, where=str(self.place), advice=self.way_out)
+
+    def in_lanes(self, mask: int) -> ExecutionError:
+        """Name the lane, given the active ones, where a position among them is known; return the error."""
+        if self.position is not None and self.place.lane is None:
+            lanes = [lane for lane in range(32) if mask >> lane & 1]
+            if self.position < len(lanes):
+                self.located(Place(lane=lanes[self.position]))
+        return self
 
     def located(self, place: Place) -> ExecutionError:
         """Fill in whatever the place of this error does not yet say, and return the error."""

@@ -121,7 +121,7 @@ class Scheduler:
                     return index
         except ExecutionError as error:
             fragment.index = index
-            raise error.located(warp.place()) from None
+            raise error.in_lanes(warp.mask).located(warp.place()) from None
         return -1
 
     def _branch(self, warp: Warp, fragment: Fragment, code: Code) -> bool:

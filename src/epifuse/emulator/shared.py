@@ -13,7 +13,7 @@ import numpy as np
 
 from .clocks import Clock, Dimensions
 from .lanes import Array
-from .reports import BarrierError, MemoryFaultError, ProxyError, RaceError, UninitialisedError
+from .reports import BarrierError, ExecutionError, MemoryFaultError, ProxyError, RaceError, UninitialisedError
 
 RESERVED_BYTES = 1024
 """The system's part, at the start of every CTA's shared memory."""
@@ -75,6 +75,18 @@ class SharedMemory:
                 f"{self.size_bytes - RESERVED_BYTES} bytes from {RESERVED_BYTES:#x}"
             )
 
+    def check_all(self, offsets: Array, size_bytes: int) -> None:
+        """As `check_bounds` for one access of `size_bytes` bytes at each offset."""
+        low, high = int(offsets.min()), int(offsets.max()) + size_bytes
+        if low < RESERVED_BYTES or high > self.size_bytes:
+            outside = (offsets < RESERVED_BYTES) | (offsets + size_bytes > self.size_bytes)
+            position = int(np.flatnonzero(outside)[0])
+            try:
+                self.check_bounds(int(offsets[position]), int(offsets[position]) + size_bytes, size_bytes)
+            except MemoryFaultError as error:
+                error.position = position
+                raise
+
     def fill(self, offset: int, data: bytes) -> None:
         """Initial contents, known to every agent."""
         self.u8[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
@@ -132,14 +144,20 @@ class SharedMemory:
         self._check(agent, written, "read", "write")
         generic = ~self._async_written[words]
         if generic.any():
-            self._check_fenced(agent, written[generic])
+            self._check_fenced(agent, written[generic], "reads", "written")
         self._async_reader[words] = agent.stamp
 
     def on_async_write(self, agent: Agent, words: Words) -> None:
         """Check and record a write by an operation; `settle` replaces its stamp when its completion is known."""
         if not self.strict:
             return
+        generic = ~self._async_written[words]
+        if generic.any():
+            self._check_fenced(agent, self._writer[words][generic], "writes", "written")
         self._check_overwrite(agent, words, narrow=False)
+        for readers in self._readers.values():
+            latest = readers[words].max(initial=0)
+            self._check_fenced(agent, np.asarray([latest]), "writes", "read")
         self._writer[words] = agent.stamp
         self._narrow[words] = False
         self._async_written[words] = True
@@ -188,7 +206,7 @@ class SharedMemory:
             if dimension != own:
                 latest = int(readers[words].max(initial=0))
                 if latest and not agent.clock.knows(latest):
-                    self._race(agent, latest, "write", "read")
+                    raise _at(self._race(agent, latest, "write", "read"), readers[words] == latest)
 
     def _check(self, agent: Agent, events: Array, kind: str, other_kind: str) -> None:
         if not events.size:
@@ -199,20 +217,28 @@ class SharedMemory:
             number = int(each)
             if number == 0:
                 if kind == "read":
-                    raise UninitialisedError(f"{agent.describe()} reads shared memory that nothing has written")
+                    what = f"{agent.describe()} reads shared memory that nothing has written"
+                    raise _at(UninitialisedError(what), events == each)
             elif not agent.clock.knows(number) and number != agent.stamp:
-                self._race(agent, number, kind, other_kind)
+                raise _at(self._race(agent, number, kind, other_kind), events == each)
 
-    def _check_fenced(self, agent: Agent, events: Array) -> None:
+    def _check_fenced(self, agent: Agent, events: Array, kind: str, other_kind: str) -> None:
         for each in np.unique(events):
-            if each and not agent.clock.knows_fenced(int(each)):
+            if each and agent.clock.knows(int(each)) and not agent.clock.knows_fenced(int(each)):
                 raise ProxyError(
-                    f"{agent.describe()} reads shared memory written by {self.dimensions.describe(int(each))} "
+                    f"{agent.describe()} {kind} shared memory {other_kind} by {self.dimensions.describe(int(each))} "
                     "without a proxy fence between"
                 )
 
-    def _race(self, agent: Agent, other: int, kind: str, other_kind: str) -> None:
-        raise RaceError(
+    def _race(self, agent: Agent, other: int, kind: str, other_kind: str) -> RaceError:
+        return RaceError(
             f"{kind} of shared memory by {agent.describe()} is not ordered after the {other_kind} "
             f"by {self.dimensions.describe(other)}"
         )
+
+
+def _at(error: ExecutionError, where: Array) -> ExecutionError:
+    """Say which lane it was, for accesses of shape (lanes, words)."""
+    if where.ndim == 2:
+        error.position = int(np.argwhere(where)[0][0])
+    return error

@@ -63,10 +63,10 @@ def cases():
         yield Case("float16", half, axis=axis, run=run)
         yield Case("float16", half, axis=axis, run=run, accumulator="float16")
     for tile in ((16, 64, 32), (32, 64, 64), (256, 128, 32), (64, 256, 32)):
-        yield Case("bfloat16", tile, size=(130, 258, 100), group=2)
+        yield Case("bfloat16", tile, size=(66, 258, 72), group=2)
     for tile, group in (((128, 256, 64), 1), ((128, 128, 64), 8), ((64, 128, 64), 2)):
-        yield Case("bfloat16", tile, size=(200, 264, 200), group=group, majors=("k", "k"))
-        yield Case("bfloat16", tile, size=(200, 264, 72), group=group, batches=2)
+        yield Case("bfloat16", tile, size=(132, 264, 136), group=group, majors=("k", "k"))
+        yield Case("bfloat16", tile, size=(132, 136, 72), group=group, batches=2)
     for group in (3, 4, 8):
         yield Case("bfloat16", (16, 64, 32), size=(70, 130, 24), group=group, batches=2)
     for m, n in ((1, 1), (1, 200), (200, 1)):

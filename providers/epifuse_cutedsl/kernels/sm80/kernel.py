@@ -63,8 +63,7 @@ class Sm80Gemm:
             accumulator=self.accumulator.name,
             tile_k=config.tile_k,
             warps_m=config.warps_m,
-            early_barrier=config.early_barrier,
-            spread_copies=config.spread_copies,
+            warps_n=config.warps_n,
         )
 
     def _simt_loop(self) -> simt.SimtLoop:

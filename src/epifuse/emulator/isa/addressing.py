@@ -76,8 +76,11 @@ def check_aligned(addresses: Array | int, size_bytes: int) -> None:
         misaligned = addresses & addresses.dtype.type(size_bytes - 1)  # type: ignore[union-attr]
         wrong = int(misaligned.max(initial=0))
     if wrong:
-        shown = hex(addresses) if type(addresses) is int else "in some lanes"
-        raise MemoryFaultError(f"address {shown} is not aligned to the access of {size_bytes} bytes")
+        position = None if type(addresses) is int else int(np.flatnonzero(misaligned)[0])
+        shown = addresses if position is None else int(addresses[position])  # type: ignore[index]
+        error = MemoryFaultError(f"address {shown:#x} is not aligned to the access of {size_bytes} bytes")
+        error.position = position
+        raise error
 
 
 def shared_words(offsets: Array, size_bytes: int) -> Array:

@@ -69,7 +69,7 @@ def _copy(builder: Builder, instruction: Instruction) -> Step:
         check_aligned(used, size)
         memory = cta_at(warp, int(targets[0]) >> CTA_SHIFT, False).shared
         offsets = targets & OFFSET_MASK
-        memory.check_bounds(int(offsets.min()), int(offsets.max()) + size, size)
+        memory.check_all(offsets, size)
         words = shared_words(offsets, size)
         operation = warp.start("cp.async")
         memory.on_write(operation, words)

@@ -144,7 +144,7 @@ def _load_shared(warp: Warp, where: Value, size: int, count: int, cluster: bool 
         return _load_shared_ranks(warp, addresses, ranks, size, count)
     memory = cta_at(warp, rank, cluster).shared
     offsets = addresses & OFFSET_MASK
-    memory.check_bounds(int(offsets.min()), int(offsets.max()) + total, total)
+    memory.check_all(offsets, total)
     memory.on_read(warp, shared_words(offsets, total), total < 4)
     first = (offsets // size).astype(np.int64)
     found: Array = memory.views[size][first[:, None] + np.arange(count)]
@@ -261,7 +261,7 @@ def store_shared(warp: Warp, addresses: Array, rows: Array, cluster: bool) -> No
         chosen = slice(None) if (ranks == rank).all() else ranks == rank
         memory = cta_at(warp, rank, cluster).shared
         offsets = addresses[chosen] & OFFSET_MASK
-        memory.check_bounds(int(offsets.min()), int(offsets.max()) + total, total)
+        memory.check_all(offsets, total)
         memory.on_write(warp, shared_words(offsets, total), total < 4)
         first = (offsets // rows.itemsize).astype(np.int64)
         memory.views[rows.itemsize][first[:, None] + np.arange(rows.shape[1])] = rows[chosen]

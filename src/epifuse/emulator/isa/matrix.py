@@ -25,7 +25,7 @@ def _rows(warp: Warp, where: Value, count: int) -> tuple[Any, Array]:
     check_aligned(used, 16)
     memory = cta_at(warp, int(used[0]) >> CTA_SHIFT, False).shared
     offsets = used & OFFSET_MASK
-    memory.check_bounds(int(offsets.min()), int(offsets.max()) + 16, 16)
+    memory.check_all(offsets, 16)
     return memory, offsets
 
 

@@ -137,7 +137,7 @@ def _transactions(builder: Builder, instruction: Instruction) -> Step:
             if name == "expect_tx":
                 barrier.expect(value * lanes)
             else:
-                barrier.transact(value * lanes, None)
+                barrier.transact(value * lanes, None, by_thread=where >> CTA_SHIFT == warp.cta.rank)
         warp.grid.progress += 1
 
     return step

@@ -12,12 +12,14 @@ from ..barriers import NamedBarrier
 from ..builder import BLOCKED, Builder, Handler, Registers, Step, check_modifiers
 from ..clocks import Clock
 from ..lanes import LANE_INDEX, Array, first_lane, mask_of
+from ..reports import BarrierError
 from ..state import Warp
 from ..syntax import Discard, Instruction, Operand, Pair
 from . import exact
 from .comparison import lanes_true
 
 _WARP = 32
+_NAMED_BARRIERS = 16
 
 
 def uniform(value: Any, warp: Warp) -> int:
@@ -85,6 +87,8 @@ def _bar_red(builder: Builder, instruction: Instruction) -> Step:
 
 
 def _named(warp: Warp, number: int) -> NamedBarrier:
+    if not 0 <= number < _NAMED_BARRIERS:
+        raise BarrierError(f"barrier {number}: a CTA has {_NAMED_BARRIERS}, from 0")
     return warp.cta.named_barriers.setdefault(number, NamedBarrier())
 
 

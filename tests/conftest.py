@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from epifuse.fusion import passes
+
 GOLDEN = Path(__file__).parent / "golden"
+
+passes.verify_each = True  # the rules of the IR are run after every pass, wherever a test lowers an epilogue
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,6 +7,7 @@ made: shapes, traits, the epilogue's plan. A question about arguments later cost
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
@@ -344,7 +345,7 @@ class GemmArguments(RuntimeArguments):
             raise DtypeError(f"accumulator_type {accumulator.name} cannot accumulate a GEMM.", advice=f"Use {names}.")
         if epilogue is not None and not isinstance(epilogue, EpilogueArguments):
             raise OperandTypeError(
-                f"epilogue is {epilogue!r}, not EpilogueArguments.",
+                f"epilogue is {reprlib.repr(epilogue)}, not EpilogueArguments.",
                 advice="Wrap the function: EpilogueArguments(fn, D=D, ...).",
             )
         _check_shapes(a.shape, b.shape, o.shape)
@@ -403,9 +404,13 @@ class GemmArguments(RuntimeArguments):
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """Shapes, strides, dtypes, alignments, plan: equal keys have equal operators."""
+        """Shapes, strides, dtypes, alignments, plan: equal keys have equal operators.
+
+        Without an epilogue there is a plan too, that of ``D = accum``; but operators say which of the two they serve.
+        """
         tensors = (self.A.traits.key, self.B.traits.key, self.out.traits.key)
-        return (type(self), self.accumulator_type.name, tensors, self.plan.key, self.bound.key, self.performance)
+        plain = self.epilogue is None
+        return (type(self), self.accumulator_type.name, tensors, self.plan.key, plain, self.bound.key, self.performance)
 
 
 def _arguments_again(cls: type[GemmArguments], given: tuple[Any, ...]) -> GemmArguments:

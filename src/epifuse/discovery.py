@@ -228,9 +228,10 @@ def _count(family: type[Operator], args: RuntimeArguments, target: TargetSm | No
     if answers:
         return 0, answers[0]
     if target is None and family.designed_for_min_cc > 0:
+        where = getattr(args, "device", "cpu")
         return 0, Status.fail(
             f"Made for GPUs of compute capability {family.designed_for_min_cc / 10} and later; these tensors are on "
-            "the CPU and no target_sm is named"
+            f"{where}, and no target_sm is named"
         )
     return 0, family._explain(args, target)
 

@@ -93,7 +93,8 @@ class Provider:
 
 
 def left_out(family: type, error: Exception) -> None:
-    """Warn that a family or provider raised while it was asked, and so offers nothing."""
+    """Warn that a family or provider raised while it was asked, and so offers nothing. It is asked again next time."""
+    available_providers.touch()
     warnings.warn(f"{family.__name__} is left out: {failure(error)}", ProviderWarning, stacklevel=2)
 
 

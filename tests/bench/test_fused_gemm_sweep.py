@@ -68,7 +68,9 @@ def test_a_wrong_function_is_not_timed(tmp_path):
 
 def test_a_slow_function_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(fused_gemm, "TOO_LONG_S", 0.05)
-    text = SOLUTION.read_text().replace("    return D\n", "    import time\n    time.sleep(0.2 * (M == 37))\n    return D\n")
+    text = SOLUTION.read_text().replace(
+        "    return D\n", "    import time\n    time.sleep(0.2 * (M == 37))\n    return D\n"
+    )
     path = tmp_path / "mine.py"
     path.write_text(text)
     mine = [p for p in sweep(load_lesson(path)).sweeps[0].points if p.whose == "mine.py"]

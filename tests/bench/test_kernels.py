@@ -78,7 +78,9 @@ def wrong(data):
 
 def missing(data):
     def launch():
-        data.outputs["D"][:-1] = torch.relu(data.a.float() @ data.b.float() + data.operands["bias"])[:-1].to(data.a.dtype)
+        data.outputs["D"][:-1] = torch.relu(data.a.float() @ data.b.float() + data.operands["bias"])[:-1].to(
+            data.a.dtype
+        )
 
     return launch
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``check`` and ``bench`` as a shell sees them: verdicts, exit status, JSON, and what a machine without a GPU is told."""
+"""``check`` and ``bench`` as a shell sees them: verdicts, exit status, JSON, and what is said without a GPU."""
 
 import json
 import sys
@@ -140,9 +140,11 @@ def test_a_suite_is_printed_written_and_drawn(shell, tmp_path, monkeypatch):
     monkeypatch.setitem(suites.SUITES, "tiny", (Problem(8, 16, 8), Problem(8, 16, 8, workload="swiglu")))
     measure = bench.kernels.run
     monkeypatch.setattr(bench.Options, "place", "cuda")
-    monkeypatch.setattr(
-        bench.kernels, "run", lambda name, problems, chosen, device, *r, **k: measure(name, problems, chosen, "cpu", *r, **k)
-    )  # fmt: skip
+
+    def on_the_cpu(name, problems, chosen, device, *rest, **options):
+        return measure(name, problems, chosen, "cpu", *rest, **options)
+
+    monkeypatch.setattr(bench.kernels, "run", on_the_cpu)
     path, picture = tmp_path / "suite.json", tmp_path / "suite.png"
     arguments = ("--suite", "tiny", "--seconds", 4, "--peers", "addmm and elementwise,quack,operators", "-o", path)
     code, out, _ = shell("bench", *arguments, "--plot", picture)

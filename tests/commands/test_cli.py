@@ -105,6 +105,7 @@ def test_explain_without_a_target_asks_for_this_machine(shell, file):
         (("explain", "{file}", "--target", "hopper"), "Invalid TargetSm: 'hopper'"),
         (("explain", "{file}", "--bias", "N,M,K,K"), "bias"),
         (("draw", "{file}", "-o", "graph.pdf"), "Known endings: .svg, .mmd, .txt."),
+        (("draw", "{file}", "-o", "{file}/graph.svg"), "graph.svg cannot be written"),
         (("bench", "--op", "gemm"), "There is no benchmark 'gemm'."),
     ],
 )
@@ -112,6 +113,13 @@ def test_a_mistake_is_a_sentence_and_status_1(shell, file, arguments, message):
     code, _, err = shell(*(str(a).format(file=file) for a in arguments))
     assert code == 1
     assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_negative_extent_is_refused_by_name(shell, file):
+    code, _, err = shell("explain", file, "--m", -1)
+    assert code == 2
+    assert "--m" in err
     assert "Traceback" not in err
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """EpilogueArguments and GemmArguments: names, shapes, broadcasts, overlaps, devices, immutability."""
 
+import copy
+import pickle
 import warnings
 
 import numpy as np
@@ -290,3 +292,44 @@ def test_reductions_bind_by_dim_and_shape():
         assert args.plan.reduces[0].axes == (False, True, False)
     with pytest.raises(ValueError, match="dim"):
         gemm(ops.EpilogueArguments(total, D=torch.zeros(M, N), s=torch.zeros(M)))
+
+
+def test_a_read_only_array_is_no_output():
+    out = np.zeros((M, N), np.float32)
+    out.setflags(write=False)
+    D = torch.zeros(M, N)
+    with pytest.raises(TypeError, match="out is a read-only array"):
+        gemm(out=out)
+    with pytest.raises(TypeError, match="D is a read-only array"):
+        ops.EpilogueArguments(bias_add, bias=1.0, D=out)
+    gemm(ops.EpilogueArguments(bias_add, bias=1.0, D=D), out=out)  # D is another buffer, so out is not written
+
+
+def test_a_dense_tensor_stands_for_its_tensor():
+    C, D = torch.ones(M, N), torch.zeros(M, N)
+    epi = ops.EpilogueArguments(bias_add, bias=ops.DenseTensor(C), D=ops.Store(ops.DenseTensor(D)))
+    assert epi.tensors["bias"] is C
+    assert epi.tensors["D"] is D
+
+
+def test_copies_are_bound_to_their_own_memory():
+    C, D = torch.ones(M, N), torch.zeros(M, N)
+    epi = ops.EpilogueArguments(scaled, C=ops.Load(C, via="sync_gmem_load"), alpha=2.0, D=D)
+    args = gemm(epi, out=D)
+    for other in (copy.deepcopy(args), pickle.loads(pickle.dumps(args))):
+        assert other.key == args.key
+        assert other.A.traits.address == other.A.view.data_ptr() != args.A.traits.address
+        assert other.outputs[0] is other.out.tensor
+        assert other.epilogue.transports["C"].route == epi.transports["C"].route
+        ops.get_operators(other)[0].run(other)
+        assert (other.out.tensor == 2.0).all()
+        assert (D == 0).all()
+    assert copy.copy(args).A.tensor is args.A.tensor
+    assert copy.copy(epi).tensors["D"] is D
+
+
+def test_constraints_take_any_name_of_a_dtype():
+    constraints = [ops.metadata.DenseTensorConstraints(name) for name in (torch.float32, "f32", "float32")]
+    operands = ops.metadata.GemmOperandsMetadata(*constraints, torch.float32)
+    assert operands.supports(gemm())
+    assert not operands.supports(gemm(dtype=torch.float16))

@@ -126,6 +126,19 @@ def test_same_list_again_and_anew_after_clear():
     assert ops.get_operators(args)
 
 
+def test_an_identity_epilogue_and_none_at_all_are_two_questions():
+    identity = arguments(fn=lambda accum, bias, alpha: accum)
+    plain = arguments(epilogue=False)
+    for first, second in ((plain, identity), (identity, plain)):
+        discovery.clear()
+        assert ops.get_operators(first)
+        for args in (first, second):
+            for target in (None, "90a"):
+                assert all(op.supports(args, target) for op in ops.get_operators(args, target_sm=target))
+        ops.get_operators(second)[0].run(second)
+    assert torch.equal(plain.out.tensor, identity.outputs[0])
+
+
 def test_fake_tensors_discover_and_real_ones_run():
     with FakeTensorMode():
         A, B, D, bias = (torch.empty(s) for s in ((M, K), (K, N), (M, N), (N,)))

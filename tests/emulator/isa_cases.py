@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import ptxvalues
 
-ROWS = 384
+ROWS = 256
 
 
 def _rows(values: np.ndarray) -> np.ndarray:

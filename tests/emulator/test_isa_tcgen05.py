@@ -28,7 +28,7 @@ def cells_of(shape, count, lane):
     if shape == "32x32b":
         return [(lane, i) for i in range(count)]
     if shape == "16x64b":
-        return [(g + 8 * (t >> 1), 2 * i + (t & 1)) for i in range(count)]
+        return [(g + 8 * (t & 1), 2 * i + (t >> 1)) for i in range(count)]
     if shape == "16x128b":
         return [(g + 8 * h, 4 * i + t) for i in range(count) for h in (0, 1)]
     return [(g + 8 * h, 8 * i + 2 * t + e) for i in range(count) for h in (0, 1) for e in (0, 1)]

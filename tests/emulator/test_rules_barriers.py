@@ -46,6 +46,8 @@ MBARRIERS = [
     Rule("initialised_without_a_fence_in_a_cluster", INIT_ONLY.format(count=2) + "{x} barrier.cluster.arrive.relaxed; barrier.cluster.wait;"
          "mapa.shared::cluster.u32 %r6, %r2, 0; @%p8 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r6+1024];" + PAIR.replace("arrive;", "arrive.release;"),
          "", "fence.mbarrier_init.release.cluster;", (BarrierError, RaceError), "not visible|end before", "", cluster=2),
+    Rule("initialised_without_a_fence_for_copies", INIT_ONLY.format(count=1) + "{x} bar.sync 0;" + BULK.replace("{expect}", "512") + wait("W", 1024), "",
+         "fence.mbarrier_init.release.cluster;", ProxyError, "fence.mbarrier_init", "cp.async.bulk", arrays=two),
     Rule("count_of_zero", INIT_ONLY.replace("{count}", "{x}"), "0", "1", BarrierError, "count 0", "mbarrier.init"),
     Rule("barrier_bytes_overwritten", init(1024, 1) + "bar.sync 0; @%p8 st.shared.u32 [smem+{x}], 0;", "1028", "1032", BarrierError, "mbarrier", "st.shared"),
     Rule("wrong_parity", init(1024, 64) + ARRIVE + wait("W", 1024) + ARRIVE + "{x}", wait("X", 1024, 0) + wait("Y", 1024, 0),

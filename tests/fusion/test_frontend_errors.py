@@ -332,6 +332,23 @@ def test_unknown_operations_list_the_nearest_and_all():
     assert "A text knows the vocabulary, torch, F, nn and math alone." in text
 
 
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        ("accum.gelu()", "Write gelu(x)."),
+        ("torch.softmax(accum, 1)", "do the rest after the GEMM"),
+        ("F.dropout(accum)", "Pass the mask as an operand"),
+        ("accum.view(3)", "before the call"),
+        ("accum.T", "before the call"),
+        ("accum.real", "Attributes are read of modules only"),
+    ],
+)
+def test_what_is_often_tried_is_answered_with_what_to_write(value, advice):
+    text = str(refused(f"def epi(accum): D = {value}; return D"))
+    assert advice in text
+    assert "Operations:" not in text
+
+
 def test_functions_show_the_users_own_line():
     def epi(accum, bias):
         t = accum + bias

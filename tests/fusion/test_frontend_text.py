@@ -38,6 +38,7 @@ TEXTS = {
     "lambda": "lambda accum: relu(accum * 2.0)",
     "indented lambda": "   lambda accum: relu(accum * 2.0)\n",
     "expression": "def epi(accum): return relu(accum * 2.0)",
+    "byte order mark": "\ufeffdef epi(accum): D = relu(accum * 2.0); return D",
 }
 
 

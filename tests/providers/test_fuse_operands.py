@@ -180,3 +180,24 @@ def test_half_accumulators(fused, fuse_tools):
     with ops.emulator.device("80"):
         ops.get_operators(args)[0].run(args)
     assert torch.equal(out, want)
+
+
+def test_scalars_of_the_host_beside_operands_on_a_gpu(fused, monkeypatch):
+    """Any tensor of one element is taken for one on the host, as those on the CPU are beside CUDA tensors."""
+    from epifuse import binding
+
+    monkeypatch.setattr(binding, "_host_scalar", lambda traits, device: traits.numel == 1)
+    operands = {
+        "flag": torch.tensor(True), "off": torch.tensor([False]), "half": torch.tensor(0.1).half(),
+        "wide": torch.tensor(0.1, dtype=torch.float64), "small": torch.tensor([-3], dtype=torch.int8),
+        "count": torch.tensor(7, dtype=torch.int64),
+    }  # fmt: skip
+    text = (
+        f"def epi(accum, {', '.join(operands)}): D = where(flag, accum * half, 1.0); E = where(off, D, accum * wide); "
+    )
+    text += "F = maximum(E, small) * count; return D, E, F"
+    result = fused(text, M, N, outputs=["D", "E", "F"], **operands).exact()
+    assert result.args.plan.facts.load_bytes == 0
+    integer = "def epi(accum, small, count): D = accum * small + count; return D"
+    two = {"small": operands["small"], "count": operands["count"]}
+    fused(integer, M, N, accumulator=torch.int32, outputs=[("D", torch.int32, "row")], **two).exact()

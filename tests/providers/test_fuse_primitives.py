@@ -99,8 +99,9 @@ def test_integers_leave_for_float_where_an_operation_needs_it(fused):
     fused(text, M, N, accumulator=torch.int32, outputs=names, x=x, y=y).exact()
 
 
-# Largest error found against float64, in ulps of the dtype: float32 rsqrt 0.5, exp 1, exp2 0.5, log 1, log2 1, sin 1,
-# cos 1, tanh 2, erf 1; float64 at most 1 against torch's own.
+# Largest error found against float64 on 100 000 random numbers, in ulps of float32, the emulator's approximations being
+# rounded correctly: rsqrt 0.50, exp 1.17, exp2 0.50, log 0.84, log2 0.84, sin 1.38, cos 1.38, tanh 1.76, erf 0.98.
+# A chip's own ex2.approx, lg2.approx and rsqrt.approx may add up to 2 to these.
 @pytest.mark.parametrize(
     ("dtype", "functions"),
     [

@@ -100,6 +100,19 @@ def test_another_emulated_chip_gets_another_kernel(fuse_tools):
     assert torch.equal(out.double(), args.A.view.double() @ args.B.view.double() + 1)
 
 
+@pytest.mark.parametrize("target", ["80", "86", "89", "90a", "100a", "120a"])
+def test_every_target_runs_every_part_of_the_engine(fused, fuse_tools, target):
+    narrow = [torch.float8_e4m3fn, torch.float8_e5m2] if target not in ("80", "86") else [torch.int8, torch.int16]
+    kinds = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.bool, *narrow]
+    outputs = [(f"D{i}" if i else "D", dtype, LAYOUTS[i % 4]) for i, dtype in enumerate(kinds)]
+    names = ", ".join(name for name, *_ in outputs)
+    text = f"def epi(accum, c, row): {' = '.join(name for name, *_ in outputs)} = maximum(accum * 0.5 + row, c); "
+    text += f"r = max(D, dim=1); s = sum(D, dim=0); a = mean(D); return {names}, r, s, a"
+    folded = {"r": torch.empty(M), "s": torch.empty(N), "a": torch.empty(1)}
+    c = fuse_tools.integers(M, N, dtype=torch.float32).to(narrow[0])
+    fused(text, M, N, target=target, outputs=outputs, c=c, row=fuse_tools.integers(N), **folded).exact()
+
+
 def test_no_device_means_a_reason_not_a_crash(fuse_tools):
     args = fuse_tools.arguments(
         "def epi(accum): D = accum; return D", M, N, K, 0, torch.float32, {"D": torch.empty(M, N)}

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 import epifuse
+from epifuse.bench.machine import cpu_model
 from epifuse.fusion.activation import relu
 
 SHAPE = (128, 256, 64)
@@ -208,12 +209,8 @@ def _one_core() -> Iterator[None]:
 
 
 def _machine() -> dict[str, str]:
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return {
-        "cpu": model,
+        "cpu": cpu_model(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "epifuse": epifuse.__version__,

@@ -101,7 +101,7 @@ def _differs(x: torch.Tensor, canary: float | int) -> torch.Tensor:
 
 
 def blank(shape: Sequence[int], dtype: torch.dtype, layout: str = "row", device: str = "cpu") -> Guarded:
-    """An output of ``shape`` in a layout (``row``, ``odd``, ``strided``, ``column``), poisoned like what is around it."""
+    """An output of ``shape`` in a layout (``row``, ``odd``, ``strided``, ``column``), all poison, and around it too."""
     strides, shift = LAYOUTS[layout](shape)
     reach = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True) if extent > 1) + 1
     band = BAND + (max(strides, default=1) if len(shape) > 1 else 0)

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -163,6 +163,21 @@ class LearnerSubject:
         return result
 
 
+def lesson_of(function: Callable[..., Any], tile_of: Callable[..., Any] | None = None) -> Lesson:
+    """A function that stands in a notebook or a program, and its ``tile_of``.
+
+    Raises:
+        CheckError: it takes other parameters than ``(A, B, bias, block_m, group)`` and perhaps ``out``.
+    """
+    parameters = list(inspect.signature(function).parameters)
+    if parameters[:5] != ["A", "B", "bias", "block_m", "group"]:
+        raise CheckError(
+            f"fused_gemm takes ({', '.join(parameters)}).",
+            advice="It is called as fused_gemm(A, B, bias, block_m, group), with out=... where it has that parameter.",
+        )
+    return Lesson(Path(function.__name__), function, tile_of, "out" in parameters)
+
+
 def load_lesson(path: Path) -> Lesson:
     """The learner's ``fused_gemm(A, B, bias, block_m, group)`` in a file, which is imported.
 
@@ -181,11 +196,5 @@ def load_lesson(path: Path) -> Lesson:
     function = getattr(module, "fused_gemm", None)
     if not callable(function):
         raise CheckError(f"{path} has no function fused_gemm.", advice="Start from examples/workshop/starter.py.")
-    parameters = list(inspect.signature(function).parameters)
-    if parameters[:5] != ["A", "B", "bias", "block_m", "group"]:
-        raise CheckError(
-            f"fused_gemm takes ({', '.join(parameters)}).",
-            advice="It is called as fused_gemm(A, B, bias, block_m, group), with out=... where it has that parameter.",
-        )
     tile_of = getattr(module, "tile_of", None)
-    return Lesson(path, function, tile_of if callable(tile_of) else None, "out" in parameters)
+    return replace(lesson_of(function, tile_of if callable(tile_of) else None), path=path)

@@ -12,53 +12,85 @@ Once it is clear on which barrier phase or group it completes, that stamp is rep
 
 from __future__ import annotations
 
+import numpy as np
+
+from .lanes import Array
+
 EPOCH_BITS = 32
 EPOCH_MASK = (1 << EPOCH_BITS) - 1
 IN_FLIGHT = 1
 
 
 class Clock:
-    """What one agent has seen. Mutable; `snapshot` copies."""
+    """What one agent has seen: for each dimension the latest epoch, and the latest that a proxy fence covers.
 
-    __slots__ = ("fenced", "seen")
+    Mutable; `snapshot` copies. Joins dominate the emulation of large clusters, so both rows are one array.
+    """
 
-    def __init__(self, seen: dict[int, int] | None = None, fenced: dict[int, int] | None = None) -> None:
-        self.seen: dict[int, int] = dict(seen) if seen else {}
-        self.fenced: dict[int, int] = dict(fenced) if fenced else {}
+    __slots__ = ("_known", "_width")
+
+    def __init__(self) -> None:
+        self._width = 32
+        self._known: Array = np.zeros((2, 32), np.int64)
+
+    @staticmethod
+    def of(dimension: int, epoch: int, fenced: bool = False) -> Clock:
+        """The clock of an agent that has seen one dimension only."""
+        clock = Clock()
+        clock.advance(dimension, epoch)
+        if fenced:
+            clock.fence(dimension, epoch)
+        return clock
 
     def snapshot(self) -> Clock:
         """An independent copy."""
-        return Clock(self.seen, self.fenced)
+        copy = Clock.__new__(Clock)
+        copy._width = self._width
+        copy._known = self._known.copy()
+        return copy
 
     def join(self, other: Clock) -> None:
         """Learn everything that `other` has seen."""
-        _join(self.seen, other.seen)
-        _join(self.fenced, other.fenced)
+        if other._width > self._width:
+            self._grow(other._width)
+        mine = self._known if other._width == self._width else self._known[:, : other._width]
+        np.maximum(mine, other._known, out=mine)
 
-    def learn(self, event: int) -> None:
+    def advance(self, dimension: int, epoch: int) -> None:
+        """See that epoch of a dimension, without a proxy fence."""
+        if dimension >= self._width:
+            self._grow(dimension + 1)
+        self._known[0, dimension] = max(epoch, self._known.item(dimension))
+
+    def fence(self, dimension: int, epoch: int) -> None:
+        """That epoch of a dimension is visible to the asynchronous proxy."""
+        if dimension >= self._width:
+            self._grow(dimension + 1)
+        self._known[1, dimension] = max(epoch, self._known.item(self._width + dimension))
+
+    def learn(self, number: int) -> None:
         """Learn that one event, made by the asynchronous proxy, has happened."""
-        dimension, epoch = event >> EPOCH_BITS, event & EPOCH_MASK
-        if epoch > self.seen.get(dimension, 0):
-            self.seen[dimension] = epoch
-            self.fenced[dimension] = epoch
+        self.advance(number >> EPOCH_BITS, number & EPOCH_MASK)
+        self.fence(number >> EPOCH_BITS, number & EPOCH_MASK)
 
     def fence_proxy(self) -> None:
         """A proxy fence: what is seen is from now on visible to the asynchronous proxy too."""
-        _join(self.fenced, self.seen)
+        np.maximum(self._known[1], self._known[0], out=self._known[1])
 
-    def knows(self, event: int) -> bool:
+    def knows(self, number: int) -> bool:
         """Whether the event happened before the agent's present."""
-        return self.seen.get(event >> EPOCH_BITS, 0) >= event & EPOCH_MASK
+        dimension = number >> EPOCH_BITS
+        return dimension < self._width and self._known.item(dimension) >= number & EPOCH_MASK
 
-    def knows_fenced(self, event: int) -> bool:
+    def knows_fenced(self, number: int) -> bool:
         """As `knows`, and a proxy fence lies between."""
-        return self.fenced.get(event >> EPOCH_BITS, 0) >= event & EPOCH_MASK
+        dimension = number >> EPOCH_BITS
+        return dimension < self._width and self._known.item(self._width + dimension) >= number & EPOCH_MASK
 
-
-def _join(mine: dict[int, int], other: dict[int, int]) -> None:
-    for dimension, epoch in other.items():
-        if epoch > mine.get(dimension, 0):
-            mine[dimension] = epoch
+    def _grow(self, width: int) -> None:
+        wider = np.zeros((2, max(width, 2 * self._width)), np.int64)
+        wider[:, : self._width] = self._known
+        self._known, self._width = wider, wider.shape[1]
 
 
 class Dimensions:

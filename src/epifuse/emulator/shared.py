@@ -156,8 +156,7 @@ class SharedMemory:
             self._check_fenced(agent, self._writer[words][generic], "writes", "written")
         self._check_overwrite(agent, words, narrow=False)
         for readers in self._readers.values():
-            latest = readers[words].max(initial=0)
-            self._check_fenced(agent, np.asarray([latest]), "writes", "read")
+            self._check_fenced(agent, readers[words], "writes", "read")
         self._writer[words] = agent.stamp
         self._narrow[words] = False
         self._async_written[words] = True
@@ -223,7 +222,8 @@ class SharedMemory:
                 raise _at(self._race(agent, number, kind, other_kind), events == each)
 
     def _check_fenced(self, agent: Agent, events: Array, kind: str, other_kind: str) -> None:
-        for each in np.unique(events):
+        first = events.flat[0]
+        for each in (first,) if (events == first).all() else np.unique(events):
             if each and agent.clock.knows(int(each)) and not agent.clock.knows_fenced(int(each)):
                 raise ProxyError(
                     f"{agent.describe()} {kind} shared memory {other_kind} by {self.dimensions.describe(int(each))} "

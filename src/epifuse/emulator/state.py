@@ -84,7 +84,7 @@ class Warp:
         self.fragments: list[Fragment] = [Fragment(0, live, None)]
         self.dimension = cta.cluster.dimensions.new(f"warp {index} of CTA {cta.index}")
         self.epoch = 1
-        self.clock = Clock({self.dimension: 1})
+        self.clock = Clock.of(self.dimension, 1)
         self.released: Clock | None = None
         self.timed_out = False
         self.may_time_out = False
@@ -135,14 +135,14 @@ class Warp:
         """What the warp has seen and done until now, to be published; later accesses are later."""
         published = self.clock.snapshot()
         self.epoch += 1
-        self.clock.seen[self.dimension] = self.epoch
+        self.clock.advance(self.dimension, self.epoch)
         return published
 
     def fence_proxy(self) -> None:
         """fence.proxy.async: earlier accesses become visible to the asynchronous proxy."""
         self.clock.fence_proxy()
         self.epoch += 1
-        self.clock.seen[self.dimension] = self.epoch
+        self.clock.advance(self.dimension, self.epoch)
 
     def start(self, what: str) -> Operation:
         """A new asynchronous operation issued by this warp at its current line."""

@@ -269,3 +269,15 @@ LOADED:
     """
     run_kernel(body, [map_of(tensor, (8, 16)), out], shared=4096, grid=(2, 1, 1), cluster=(2, 1, 1), seed=seed)
     assert out.tolist() == [tensor.reshape(-1).tolist()] * 2
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_load_over_what_threads_read_needs_a_proxy_fence(run_kernel, seed):
+    tensor, out = np.ones((8, 16), np.uint32), np.zeros((8, 16), np.uint32)
+    touch = "st.shared.b32 [%r1+1024], 0;\nld.shared.b32 %r6, [%r1+1024];\n{fence}\nmbarrier.arrive.expect_tx"
+    kernel = load_kernel(2, (0, 0), out.nbytes).replace("mbarrier.arrive.expect_tx", touch)
+    arrays = [map_of(tensor, (8, 16)), out]
+    run_kernel(kernel.replace("{fence}", "fence.proxy.async.shared::cta;"), arrays, shared=16384, seed=seed)
+    assert (out == 1).all()
+    with pytest.raises(ProxyError, match="writes shared memory"):
+        run_kernel(kernel.replace("{fence}", ""), arrays, shared=16384, seed=seed)

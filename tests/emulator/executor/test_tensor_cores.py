@@ -398,3 +398,34 @@ def test_tcgen05_cp_copies_rows_to_lanes(run_kernel, shape, multicast, rows, qua
     run_kernel(text, [source[0], source[0], raw], threads=128, shared=65536)
     wanted = np.concatenate([words[32 * quarter : 32 * quarter + 32] for quarter in quarters])
     assert raw.tolist() == wanted.tolist()
+
+
+# Thread shape and strides, register shape and strides of CuTe's copy atoms, in 32-bit cells of 16 rows.
+ATOMS = {
+    ("16x64b", 1): ((2, 2, 8), (16, 1, 2), (1,), (0,)),
+    ("16x64b", 2): ((2, 2, 8), (32, 1, 4), (2,), (2,)),
+    ("16x128b", 1): ((4, 8), (1, 4), (2,), (32,)),
+    ("16x128b", 2): ((4, 8), (1, 8), (2, 2), (64, 4)),
+    ("16x256b", 1): ((4, 8), (2, 8), (2, 2), (1, 64)),
+    ("16x256b", 2): ((4, 8), (2, 16), (2, 2, 2), (1, 128, 8)),
+}
+
+
+def layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    """The values of a layout at 0, 1, ... of its domain, the first mode fastest."""
+    index = np.arange(int(np.prod(shape)))
+    total = np.zeros_like(index)
+    for extent, stride in zip(shape, strides, strict=True):
+        total += index % extent * stride
+        index //= extent
+    return total
+
+
+@pytest.mark.parametrize(("shape", "count"), list(ATOMS))
+def test_loads_place_cells_as_cutes_copy_atoms_do(shape, count):
+    threads, thread_strides, registers, register_strides = ATOMS[shape, count]
+    cells = layout(registers, register_strides)[:, None] + layout(threads, thread_strides)
+    columns = len(cells) * 2
+    rows, cols = cell_map(shape, count)
+    assert rows.tolist() == (cells // columns).tolist()
+    assert cols.tolist() == (cells % columns).tolist()

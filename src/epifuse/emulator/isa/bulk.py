@@ -15,7 +15,7 @@ from ..builder import Builder, Registers, Step, check_modifiers
 from ..clocks import event
 from ..lanes import LANES, Value
 from ..operations import Operation
-from ..reports import DescriptorError, MemoryFaultError
+from ..reports import DescriptorError, MemoryFaultError, ProxyError
 from ..shared import CTA_SHIFT, OFFSET_MASK, SharedMemory, word_range
 from ..state import Warp
 from ..syntax import Address, Instruction, Operand, Vector
@@ -143,7 +143,12 @@ def start_load(
     """
     memory, offset = shared_at(warp, target, True)
     memory.check_bounds(offset, offset + size, size)
-    barrier_at(warp, barrier, True)
+    signal = barrier_at(warp, barrier, True)
+    if memory.strict and not warp.clock.knows_fenced(signal.created):
+        raise ProxyError(
+            f"the initialisation of the mbarrier at shared offset {barrier & OFFSET_MASK:#x} is not visible to the "
+            "asynchronous proxy: fence.mbarrier_init is missing"
+        )
     operation = warp.start(what)
     words = word_range(offset, size)
     memory.on_async_write(operation, words)

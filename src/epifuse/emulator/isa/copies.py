@@ -115,7 +115,7 @@ def finish(warp: Warp, pending: int) -> None:
         warp.grid.queue.run_stream(("cp.async", warp, group))
         groups.finished = group + 1
     # These copies use the generic proxy, so a proxy fence is still needed before the asynchronous one may read them.
-    warp.clock.seen[groups.dimension] = max(groups.finished, warp.clock.seen.get(groups.dimension, 0))
+    warp.clock.advance(groups.dimension, groups.finished)
 
 
 def _commit_group(builder: Builder, instruction: Instruction) -> Step:

@@ -309,7 +309,8 @@ def _sad(builder: Builder, instruction: Instruction) -> Step:
 
     def compute(a: int, b: int, c: int) -> int:
         left, right = (signed(a, bits), signed(b, bits)) if is_signed else (a, b)
-        return abs(left - right) + c & mask
+        total: int = abs(left - right) + c
+        return total & mask
 
     slots = [builder.source(operand, bits) for operand in instruction.operands[1:]]
     return lanewise(builder, instruction.operands[0], slots, compute, DTYPES[bits])

@@ -56,7 +56,8 @@ def _init(builder: Builder, instruction: Instruction) -> Step:
             dimension = dimension or dimensions.new(f"mbarrier.init by {warp.describe()}")
             warp.groups["inits"] = (dimension, made + 1)
             barrier.created = event(dimension, made + 1)
-            warp.clock.learn(barrier.created)
+            # The asynchronous proxy sees it only after fence.mbarrier_init or a proxy fence.
+            warp.clock.advance(dimension, made + 1)
             memory.add_barrier(offset, barrier)
 
     return step

@@ -166,7 +166,9 @@ def _fence(builder: Builder, instruction: Instruction) -> Step:
 
         def publish_barriers(warp: Warp, registers: Registers) -> None:
             dimension, count = warp.groups.get("inits", (0, 0))
-            warp.released = Clock({dimension: count}, {dimension: count}) if dimension else warp.released
+            if dimension:
+                warp.clock.fence(dimension, count)
+                warp.released = Clock.of(dimension, count, fenced=True)
 
         return publish_barriers
 

@@ -202,7 +202,7 @@ def cell_map(shape: str, count: int, split: int = 0) -> tuple[Array, Array]:
     if shape == "16x32bx2":
         return np.broadcast_to(lane % 16, (count, LANES)), repeat + np.where(lane < 16, 0, split)
     if shape == "16x64b":
-        return np.broadcast_to(group + 8 * (thread // 2), (count, LANES)), repeat * 2 + lane % 2
+        return np.broadcast_to(group + 8 * (thread % 2), (count, LANES)), repeat * 2 + thread // 2
     rows = np.concatenate([np.stack((group, group + 8))] * count)
     if shape == "16x128b":
         return rows, np.repeat(repeat * 4 + thread, 2, axis=0)

@@ -26,7 +26,7 @@ class TensorPipe:
     def start(self, warp: Warp, what: str) -> Operation:
         """A new operation, ordered after the earlier ones of this pipe."""
         operation = warp.start(what)
-        operation.clock.seen[self.dimension] = self.commits
+        operation.clock.advance(self.dimension, self.commits)
         operation.holds_shared = True
         self.stamps.add(operation.stamp)
         return operation

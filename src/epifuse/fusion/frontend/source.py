@@ -84,7 +84,7 @@ def of_text(text: str) -> Source:
     Raises:
         EpilogueSyntaxError: the text is not Python, or is not one plain function.
     """
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     prefix = "if 1:\n" if first[:1].isspace() else ""
     shift = -1 if prefix else 0

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records what single instructions give on a real GPU: `python record_on_gpu.py FOLDER` writes FOLDER/isa_sm90.npz.
+
+Needs numpy and the driver (libcuda) only: the driver compiles the PTX text. Copy the file to tests/data; the test
+test_isa_recorded.py then compares the emulator with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import isa_cases
+import ptxlab
+import recorded_kernels
+
+TARGET = "90a"
+
+
+class Driver:
+    """The few calls of the CUDA driver that are needed, through ctypes."""
+
+    def __init__(self) -> None:
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.check(self.cuda.cuInit(0))
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        self.check(self.cuda.cuDeviceGet(ctypes.byref(device), 0))
+        self.check(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+        self.check(self.cuda.cuCtxSetCurrent(context))
+        name = ctypes.create_string_buffer(128)
+        self.check(self.cuda.cuDeviceGetName(name, 128, device))
+        self.name = name.value.decode()
+
+    def check(self, status: int) -> None:
+        """Raise on an error, with its name."""
+        if status:
+            text = ctypes.c_char_p()
+            self.cuda.cuGetErrorName(status, ctypes.byref(text))
+            raise RuntimeError(f"CUDA error {status}: {(text.value or b'').decode()}")
+
+    def upload(self, array: np.ndarray) -> int:
+        """A copy of an array in device memory; its address."""
+        pointer = ctypes.c_uint64()
+        self.check(self.cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(max(array.nbytes, 16))))
+        self.check(self.cuda.cuMemcpyHtoD_v2(pointer, ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)))
+        return pointer.value
+
+    def download(self, array: np.ndarray, address: int) -> None:
+        """Fetch into an array, and free the device memory."""
+        source, size = ctypes.c_uint64(address), ctypes.c_size_t(array.nbytes)
+        self.check(self.cuda.cuMemcpyDtoH_v2(ctypes.c_void_p(array.ctypes.data), source, size))
+        self.check(self.cuda.cuMemFree_v2(source))
+
+    def function(self, text: str) -> ctypes.c_void_p:
+        """Compile PTX; the kernel `k`. The driver's own messages are part of the error."""
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        log = ctypes.create_string_buffer(8192)
+        # CU_JIT_ERROR_LOG_BUFFER is 5, its size 6.
+        options, values = (ctypes.c_int * 2)(5, 6), (ctypes.c_void_p * 2)(ctypes.addressof(log), len(log))
+        status = self.cuda.cuModuleLoadDataEx(ctypes.byref(module), text.encode() + b"\0", 2, options, values)
+        if status:
+            raise RuntimeError(f"the driver refuses the module ({status}): {log.value.decode(errors='replace')}")
+        self.check(self.cuda.cuModuleGetFunction(ctypes.byref(function), module, b"k"))
+        return function
+
+    def launch(self, text: str, arguments: Sequence[Any], grid: int, block: int) -> None:
+        """Run kernel `k`; arrays go to the device and come back, bytes and ints are passed as they are."""
+        function = self.function(text)
+        addresses = {index: self.upload(each) for index, each in enumerate(arguments) if isinstance(each, np.ndarray)}
+        cells: list[Any] = []
+        for index, each in enumerate(arguments):
+            if isinstance(each, bytes):
+                cells.append(_aligned_bytes(each))
+            else:
+                cells.append(ctypes.c_uint64(addresses.get(index, each if isinstance(each, int) else 0)))
+        pointers = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
+        self.check(self.cuda.cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, None, pointers, None))
+        self.check(self.cuda.cuCtxSynchronize())
+        for index, address in addresses.items():
+            self.download(arguments[index], address)
+
+    def encode(self, address: int, request: Any) -> bytes:
+        """A tensor map by cuTensorMapEncodeTiled."""
+        cell = _aligned_bytes(bytes(128))
+        rank = len(request.sizes)
+        sizes, strides = (ctypes.c_uint64 * rank)(*request.sizes), (ctypes.c_uint64 * rank)(*request.strides, 0)
+        box, steps = (ctypes.c_uint32 * rank)(*request.box), (ctypes.c_uint32 * rank)(*request.steps)
+        self.check(
+            self.cuda.cuTensorMapEncodeTiled(
+                ctypes.c_void_p(ctypes.addressof(cell)), request.data_type, rank, ctypes.c_void_p(address), sizes, strides, box,
+                steps, 0, request.swizzle, 0, request.fill_nan,
+            )  # fmt: skip
+        )
+        return bytes(cell)
+
+
+def _aligned_bytes(data: bytes) -> Any:
+    store = (ctypes.c_uint8 * (len(data) + 64))()
+    skip = -ctypes.addressof(store) % 64
+    cell = (ctypes.c_uint8 * len(data)).from_buffer(store, skip)
+    ctypes.memmove(cell, data, len(data))
+    return cell
+
+
+def record(driver: Driver) -> dict[str, np.ndarray]:
+    """Every case's outputs by `name:index`; what the driver refuses is printed and left out."""
+    tables = isa_cases.tables()
+    found: dict[str, np.ndarray] = {}
+    for case in isa_cases.cases():
+        columns = [tables[name].copy() for name in case.inputs]
+        results = ptxlab.empty_columns(case.outputs, isa_cases.ROWS)
+        text = ptxlab.column_text(case.code, [column.dtype for column in columns], case.outputs, TARGET, case.shared)
+        try:
+            driver.launch(text, [*columns, *results], isa_cases.ROWS // ptxlab.BLOCK, ptxlab.BLOCK)
+        except RuntimeError as error:
+            print(f"{case.name}: {error}")
+            continue
+        found.update({f"{case.name}:{index}": result for index, result in enumerate(results)})
+    for kernel in recorded_kernels.kernels():
+        arrays = [array.copy() for array in kernel.arrays]
+        try:
+            arguments: list[Any] = list(arrays)
+            if kernel.request is not None:
+                source = driver.upload(arrays[1])
+                arguments.append(driver.encode(source, kernel.request))
+                words = np.frombuffer(driver.encode(0x7F0000000000, kernel.request), np.uint8)
+                found[f"{kernel.name}:map"] = words[:64].copy()
+            driver.launch(kernel.text, arguments, 1, kernel.threads)
+        except RuntimeError as error:
+            print(f"{kernel.name}: {error}")
+            continue
+        found[f"{kernel.name}:out"] = arrays[kernel.output]
+    return found
+
+
+def main(folder: str) -> None:
+    """Record everything into FOLDER/isa_sm90.npz."""
+    start = time.time()
+    driver = Driver()
+    found = record(driver)
+    for name, table in isa_cases.tables().items():
+        found[f"input:{name}"] = table
+    found["device"] = np.array(driver.name)
+    path = Path(folder) / "isa_sm90.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, **found)  # type: ignore[arg-type]
+    print(f"{len(found)} arrays on {driver.name}, {path.stat().st_size} bytes, {time.time() - start:.1f} s")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

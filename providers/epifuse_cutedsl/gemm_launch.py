@@ -28,7 +28,8 @@ class Compiled:
 
     launcher: Launcher
     epilogue_traits: EpilogueTraits
-    folds_batches: bool
+    kinds: tuple[Any, ...]
+    """What of its arguments it was compiled for; others may differ in extents, strides, addresses and numbers."""
 
 
 _STREAMS_KEPT = 16

@@ -113,7 +113,9 @@ class Sm80GemmOperator(Operator):
         target = target_sm or _target(args)
         if target is None:
             raise UnsupportedError(
-                "There is no GPU to compile for.", advice="Name one: compile(args, target_sm='90a')."
+                "The operands are CPU tensors, and no GPU is emulated for them.",
+                advice="Run it inside `with epifuse.emulator.device('90a'):`, pass CUDA tensors, or compile for a GPU "
+                "elsewhere: compile(args, target_sm='90a').",
             )
         key = (args.key, target)
         artifact = self._artifacts.get(key)
@@ -133,6 +135,11 @@ class Sm80GemmOperator(Operator):
     ) -> None:
         launch = args.memo.get(self)
         if launch is None or launch.artifact is not compiled_artifact:
+            if compiled_artifact.compiled_obj.kinds != _kinds(args):
+                raise UnsupportedError(
+                    "The artifact was compiled for operands of other kinds: dtypes, alignments or which strides are 1.",
+                    advice="Compile it for these arguments, or pass none: the operator keeps one for each kind.",
+                )
             workspace_bytes = _workspace(self.config, args)
             launch = GemmLaunch(self.config, self.group, args, compiled_artifact, workspace_bytes)
             args.memo[self] = launch
@@ -186,11 +193,17 @@ def _workspace(config: Sm80Config, args: GemmArguments) -> tuple[int, int]:
     return reductions.workspace_bytes(args.plan, _folds_batches(args), tile, tiles, batches)
 
 
-def _compiled(config: Sm80Config, args: GemmArguments, target: TargetSm) -> Compiled:
-    plan, accumulator = args.plan, args.accumulator_type
-    traits = traits_of(args.bound, args.problem_size.L)
-    folds = _folds_batches(args)
+def _kinds(args: GemmArguments) -> tuple[Any, ...]:
+    """What of the arguments a kernel is compiled for: A, B, accumulator, plan, epilogue tensors, batches folded."""
     a, b = main_traits(args.A.traits, k_last=True), main_traits(args.B.traits, k_last=False)
+    traits = traits_of(args.bound, args.problem_size.L)
+    return a, b, args.accumulator_type, args.plan.key, traits, _folds_batches(args)
+
+
+def _compiled(config: Sm80Config, args: GemmArguments, target: TargetSm) -> Compiled:
+    plan = args.plan
+    kinds = _kinds(args)
+    a, b, accumulator, _, traits, folds = kinds
     shape = config.stage_shape(accumulator.bytes, traits.axis, wanted_run(plan, traits))
     facts = KernelFacts(config.tile_m, config.tile_n, config.threads, target.cc, shape.run, shape.runs, shape.lanes)
 
@@ -201,5 +214,5 @@ def _compiled(config: Sm80Config, args: GemmArguments, target: TargetSm) -> Comp
         return Sm80Gemm(config, a, b, accumulator, Epilogue(plan, traits, facts, folds))
 
     codes = (*_MAIN_CODES, *(param.code for param in parameters(plan, traits)))
-    parts = ("sm80", config, a, b, accumulator, plan.key, traits, facts, folds)
-    return Compiled(Launcher(image_of(parts, codes, target, make)), traits, folds)
+    parts = ("sm80", config, kinds, facts)
+    return Compiled(Launcher(image_of(parts, codes, target, make)), traits, kinds)

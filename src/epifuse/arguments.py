@@ -7,6 +7,7 @@ made: shapes, traits, the epilogue's plan. A question about arguments later cost
 
 from __future__ import annotations
 
+import difflib
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
@@ -23,7 +24,7 @@ from epifuse.dtypes import DType
 from epifuse.errors import DtypeError, OperandError, OperandTypeError, ShapeError
 from epifuse.fusion import frontend
 from epifuse.fusion.ir.graph import Graph
-from epifuse.fusion.ir.infer import Problem
+from epifuse.fusion.ir.infer import Problem, halved_nodes
 from epifuse.fusion.ir.node import Kind, Node
 from epifuse.fusion.plan import EpiloguePlan, Route, Transport
 from epifuse.runtime.tensors import Number, Traits, as_number, as_torch, traits_of
@@ -129,11 +130,7 @@ class EpilogueArguments:
             elif name in defaults and name not in graph.outputs:
                 value = defaults[name].value
             else:
-                raise OperandError(
-                    f"Argument {name} is not provided in the kwargs of the EpilogueArguments constructor",
-                    advice=f"Pass {name}=...; the function takes ({', '.join(graph.inputs)}) after accum and "
-                    f"returns ({', '.join(graph.outputs)}).",
-                )
+                raise _missing(name, graph, given)
             if isinstance(value, Load | Store):
                 transports[name] = _checked_move(name, value, name in graph.outputs)
                 value = value.tensor
@@ -177,6 +174,17 @@ class EpilogueArguments:
 def _epilogue_again(function: Callable[..., Any] | str, given: dict[str, Any]) -> EpilogueArguments:
     """A copy's own: the tensors of a copy lie elsewhere."""
     return EpilogueArguments(function, **given)
+
+
+def _missing(name: str, graph: Graph, given: Mapping[str, Any]) -> OperandError:
+    known = {*graph.inputs, *graph.outputs}
+    unknown = difflib.get_close_matches(name, [other for other in given if other not in known], n=1)
+    hint = f" ({unknown[0]}=... was given: is it {name} misspelled?)" if unknown else ""
+    return OperandError(
+        f"Argument {name} is not provided in the kwargs of the EpilogueArguments constructor",
+        advice=f"Pass {name}=...; the function takes ({', '.join(graph.inputs)}) after accum and "
+        f"returns ({', '.join(graph.outputs)}).{hint}",
+    )
 
 
 def _checked_move(name: str, move: Load | Store, is_output: bool) -> Load | Store:
@@ -348,7 +356,7 @@ class GemmArguments(RuntimeArguments):
                 f"epilogue is {reprlib.repr(epilogue)}, not EpilogueArguments.",
                 advice="Wrap the function: EpilogueArguments(fn, D=D, ...).",
             )
-        _check_shapes(a.shape, b.shape, o.shape)
+        _check_shapes(a.shape, b.shape, o.shape, epilogue is not None and _halves_d(epilogue.graph))
         put(self, "A", a)
         put(self, "B", b)
         put(self, "out", o)
@@ -431,7 +439,12 @@ def _require_writeable(out: Any) -> None:
         raise OperandTypeError("out is a read-only array and cannot be an output.", advice="Pass a copy.")
 
 
-def _check_shapes(a: tuple[int, ...], b: tuple[int, ...], out: tuple[int, ...]) -> None:
+def _halves_d(graph: Graph) -> bool:
+    """Whether D has half the columns (a gated epilogue), so that ``out`` may be D itself."""
+    return graph.stores.get("D", -1) in halved_nodes(graph)
+
+
+def _check_shapes(a: tuple[int, ...], b: tuple[int, ...], out: tuple[int, ...], halved: bool) -> None:
     for name, shape, form in (("A", a, "(L=1, M, K)"), ("B", b, "(L=1, K, N)"), ("out", out, "(L=1, M, N)")):
         if len(shape) not in (2, 3):
             raise ShapeError(f"{name} must be a tensor of rank 2 or 3 {form}, got {shape}")
@@ -441,7 +454,7 @@ def _check_shapes(a: tuple[int, ...], b: tuple[int, ...], out: tuple[int, ...]) 
         raise ShapeError(
             f"out's M dimension ({out[-2]}) must be equal to A's M dimension ({a[-2]}). A: {a}, out: {out}"
         )
-    if out[-1] != b[-1]:
+    if out[-1] != b[-1] and not (halved and 2 * out[-1] == b[-1]):
         raise ShapeError(
             f"out's N dimension ({out[-1]}) must be equal to B's N dimension ({b[-1]}). B: {b}, out: {out}"
         )

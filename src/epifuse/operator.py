@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from epifuse.arguments import EpilogueArguments, RuntimeArguments
-from epifuse.errors import UnsupportedError
+from epifuse.errors import OperandTypeError, UnsupportedError
 from epifuse.metadata import OperatorMetadata
 from epifuse.runtime.artifact import CompiledArtifact
 from epifuse.status import Status
@@ -115,6 +115,11 @@ class Operator(ABC):
         if not assume_supported_args:
             self._require(args, None)
         artifact = self._compile(args, None) if compiled_artifact is None else compiled_artifact
+        if not isinstance(artifact, CompiledArtifact):
+            raise OperandTypeError(
+                f"{type(artifact).__name__} is no compiled artifact of {self!r}.",
+                advice="Operator._compile returns a CompiledArtifact; run takes one, or none.",
+            )
         if artifact.operator_obj is not self and artifact.operator_obj.metadata != self._metadata:
             raise UnsupportedError(
                 f"The artifact was compiled by {artifact.operator_obj!r}, not by {self!r}.",

@@ -13,6 +13,7 @@ from epifuse.check.subjects import load_lesson
 WORKSHOP = Path(__file__).resolve().parents[2] / "examples/workshop"
 
 
+@pytest.mark.slow
 @pytest.mark.sm80
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_portable_kernel_passes_on_an_emulated_gpu(monkeypatch):

@@ -59,6 +59,20 @@ def test_missing_names_are_value_errors_with_the_fixed_text(missing):
         ops.EpilogueArguments(scaled, **given)
 
 
+def test_a_misspelled_name_is_recognized():
+    with pytest.raises(ValueError, match="bais=... was given"):
+        ops.EpilogueArguments(bias_add, bais=1.0, D=torch.zeros(M, N))
+
+
+def test_out_may_be_the_halved_output_of_a_gated_epilogue():
+    D = torch.zeros(M, 4)
+    epilogue = ops.EpilogueArguments("def epi(accum): D = swiglu(accum); return D", D=D)
+    assert gemm(epilogue, n=8, out=D).outputs[0] is D
+    gemm(epilogue, n=8)
+    with pytest.raises(ValueError, match="N dimension"):
+        gemm(ops.EpilogueArguments(bias_add, bias=1.0, D=D), n=8, out=D)
+
+
 def test_unexpected_names_are_value_errors():
     with pytest.raises(ValueError, match="gamma"):
         ops.EpilogueArguments(bias_add, bias=1.0, D=torch.zeros(M, N), gamma=1.0)

@@ -166,10 +166,10 @@ def test_two_ctas_share_one_product(seed, n=32):
     pair = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\n"
     own = f"""mov.u32 %r20, %cluster_ctarank; mul.wide.u32 %d8, %r20, {at}; add.u64 %d1, %d1, %d8;
     mul.wide.u32 %d8, %r20, {512 * n}; add.u64 %d2, %d2, %d8;"""
-    commit = "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r13], 3;"
+    commit = "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r13], %h3;"
     body = ALLOC.format(ctas=2, at=at + 8, columns=32) + own + MMA.format(
         total=at, bar=at, meet=pair, a=descriptor(0), b=descriptor(M * 128),
-        leader=f"add.u32 %r13, %r2, {at}; setp.ne.u32 %p6, %r20, 0; @%p6 bra WAIT;", ctas=2, kind="f16",
+        leader=f"add.u32 %r13, %r2, {at}; mov.b16 %h3, 3; setp.ne.u32 %p6, %r20, 0; @%p6 bra WAIT;", ctas=2, kind="f16",
         idesc=instruction("f16", "f16", "f32", 256, n), commit=commit, n=n, names=names(n), bytes=4 * n, stores=stores,
     )  # fmt: skip
     body += "tcgen05.fence::before_thread_sync;" + pair + FREE.format(ctas=2, columns=32) + pair

@@ -108,7 +108,10 @@ RACES = [
     Rule("overwritten_while_a_bulk_store_reads", FILL + "fence.proxy.async.shared::cta; bar.sync 0;" + STORE + "{x} st.shared.u32 [smem+16], %r1;"
          "cp.async.bulk.wait_group 0; END:", "", "cp.async.bulk.wait_group.read 0;", RaceError, "bulk", "st.shared"),
     Rule("bulk_load_over_what_is_read", init(1024, 1) + FILL + "bar.sync 0; xor.b32 %r6, %r4, 128; ld.shared.u32 %r7, [%r6]; {x}"
-         + LOAD.replace(init(1024, 1), "") + wait("W", 1024), "", "bar.sync 0;", RaceError, "not ordered", "cp.async.bulk",
+         + LOAD.replace(init(1024, 1), "") + wait("W", 1024), "", "fence.proxy.async.shared::cta; bar.sync 0;", RaceError, "not ordered|proxy", "cp.async.bulk",
+         arrays=bytes_and_words),
+    Rule("bulk_load_over_what_is_read_without_a_proxy_fence", init(1024, 1) + FILL + "bar.sync 0; xor.b32 %r6, %r4, 128; ld.shared.u32 %r7, [%r6]; {x} bar.sync 0;"
+         + LOAD.replace(init(1024, 1), "") + wait("W", 1024), "", "fence.proxy.async.shared::cta;", ProxyError, "fence", "cp.async.bulk",
          arrays=bytes_and_words),
     Rule("ended_before_a_bulk_store_has_read", FILL + "fence.proxy.async.shared::cta; bar.sync 0;" + STORE + "{x} END:", "",
          "cp.async.bulk.wait_group.read 0;", RaceError, "ended|end before", ""),

@@ -6,7 +6,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from epifuse.fusion.frontend import parse
-from epifuse.fusion.ir import show
+from epifuse.fusion.ir import draw, show
 from epifuse.fusion.ir.node import Kind
 
 TEXT = """
@@ -74,8 +74,7 @@ def test_the_picture_is_a_document_with_every_node_in_its_frame() -> None:
 
 def test_edges_point_downward() -> None:
     graph = parse(TEXT)
-    layers = show._ordered_layers(graph)
-    depth = {index: k for k, layer in enumerate(layers) for index in layer}
+    depth = draw._depths(graph)
     assert all(depth[i] < depth[k] for k, node in enumerate(graph.nodes) for i in node.inputs)
     leaves = [k for k, node in enumerate(graph.nodes) if node.kind is Kind.LOAD]
     assert {graph.nodes[k].name: depth[k] for k in leaves} == {"alpha": 0, "bias": 1}

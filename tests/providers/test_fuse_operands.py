@@ -201,3 +201,19 @@ def test_scalars_of_the_host_beside_operands_on_a_gpu(fused, monkeypatch):
     integer = "def epi(accum, small, count): D = accum * small + count; return D"
     two = {"small": operands["small"], "count": operands["count"]}
     fused(integer, M, N, accumulator=torch.int32, outputs=[("D", torch.int32, "row")], **two).exact()
+
+
+def test_offsets_beyond_32_bits(fused, fuse_tools):
+    """Rows, columns and batches more than 2^31 elements apart; the memory between is never touched."""
+    far = 2**31 + 64
+
+    def sparse(shape, strides):
+        size = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)) + 1
+        return torch.empty(size, dtype=torch.int8).as_strided(shape, strides)
+
+    for shape, strides in (((2, 24), (far, 1)), ((24, 2), (1, far)), ((2, 3, 24), (far, 24, 1))):
+        *lead, m, n = shape
+        c, out = sparse(shape, strides), sparse(shape, strides)
+        c.copy_(fuse_tools.integers(*shape, dtype=torch.int8))
+        text = "def epi(accum, C): D = where(accum > C, 1, C); return D"
+        fused(text, m, n, batches=lead[0] if lead else 0, C=c, D=out).exact()

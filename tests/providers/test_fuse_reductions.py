@@ -78,6 +78,13 @@ def test_batches_apart_and_together(fused):
     fused(text, M, N, batches=2, outputs=["D"], **outputs).exact()
 
 
+def test_a_single_batch_with_and_without_its_dimension(fused):
+    shapes = {"D": (M, N), "r": (1, M), "s": (M,), "t": (1, M, 1), "v": (1, 1, N), "w": (M, 1), "x": (1, 1)}
+    text = "def epi(accum): D = accum; r = sum(accum, dim=2); s = max(accum, dim=-1); t = min(accum, dim=2); "
+    text += "v = sum(accum, dim=1); w = mean(accum, dim=(0, 2)); x = sum(accum); return D, r, s, t, v, w, x"
+    fused(text, M, N, batches=1, **{n: poisoned(*s) for n, s in shapes.items()}).exact()
+
+
 def test_one_row_in_many_batches_is_no_column(fused):
     text = "def epi(accum): D = sum(accum, dim=2); c = sum(accum, dim=1); return D, c"
     fused(text, 1, N, batches=3, D=poisoned(3, 1), c=poisoned(3, N)).exact()

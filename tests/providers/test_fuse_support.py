@@ -113,6 +113,27 @@ def test_every_target_runs_every_part_of_the_engine(fused, fuse_tools, target):
     fused(text, M, N, target=target, outputs=outputs, c=c, row=fuse_tools.integers(N), **folded).exact()
 
 
+def test_an_artifact_serves_what_it_was_compiled_for_and_refuses_the_rest(fuse_tools):
+    text = "def epi(accum, C): D = accum + C; return D"
+
+    def made(m, n, layout="row", shift=0):
+        c = torch.ones(m * n + shift, dtype=torch.float16)[shift:].reshape(m, n)
+        out = guard.blank((m, n), torch.float32, layout).view
+        return fuse_tools.arguments(text, m, n, K, 0, torch.float32, {"C": c, "D": out})
+
+    first, other = made(M, N), made(M + 20, N + 8)
+    with ops.emulator.device("90a"):
+        operator = fuse_tools.pick(first, (16, 64))
+        artifact = operator.compile(first)
+        operator.run(other, artifact)
+        assert torch.equal(other.outputs[0].double(), other.A.view.double() @ other.B.view.double() + 1)
+        for refused in (made(M, N, "column"), made(M, N + 1), made(M, N, shift=1)):
+            with pytest.raises(UnsupportedError, match="compiled for operands of other kinds"):
+                operator.run(refused, artifact, assume_supported_args=True)
+            operator.run(refused)
+            assert torch.equal(refused.outputs[0].double(), refused.A.view.double() @ refused.B.view.double() + 1)
+
+
 def test_no_device_means_a_reason_not_a_crash(fuse_tools):
     args = fuse_tools.arguments(
         "def epi(accum): D = accum; return D", M, N, K, 0, torch.float32, {"D": torch.empty(M, N)}

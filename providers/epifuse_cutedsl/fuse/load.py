@@ -51,10 +51,6 @@ class Reach:
             address = address + Int64(n) * self.stride_n
         return address
 
-    def step(self, axis: str) -> Any:
-        """Bytes from one element to the next along the axis."""
-        return self.stride_n if axis == "n" else self.stride_m
-
 
 def inside(fragment: Fragment, extents: Extents, run: int, place: int, spread: Spread) -> Any:
     """Whether the element of a run lies in the problem, as far as its spread needs to know."""

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 
 import numpy as np
 
 from epifuse.dtypes import FLOAT32
+from epifuse.fusion.ir import draw
 from epifuse.fusion.ir.graph import Graph
 from epifuse.fusion.ir.node import Attribute, Broadcast, Kind, Literal, Node
 from epifuse.fusion.plan import Access, EpiloguePlan, PlanConstant, PlanLoad, Rounding, Route
@@ -126,89 +126,17 @@ def graph_mermaid(graph: Graph) -> str:
 
 # --- graphs as pictures -----------------------------------------------------------------------------------------------
 
-_CHARACTER, _PADDING, _HEIGHT, _GAP, _LAYER = 7.3, 26.0, 32.0, 22.0, 66.0
-
-_STYLE = """
-.epifuse { font: 13px ui-monospace, Menlo, Consolas, monospace; color-scheme: light dark; }
-.epifuse text { text-anchor: middle; dominant-baseline: central; fill: #1b1f24; }
-.epifuse rect { stroke-width: 1.4; fill: #ffffff; stroke: #57606a; }
-.epifuse path { fill: none; stroke: #6e7781; stroke-width: 1.3; }
-.epifuse .accum rect, .epifuse .load rect { fill: #ddf4ff; stroke: #0969da; }
-.epifuse .constant rect { fill: #f6f8fa; stroke: #8c959f; }
-.epifuse .reduce rect { fill: #fff8c5; stroke: #9a6700; }
-.epifuse .store rect { fill: #dafbe1; stroke: #1a7f37; }
-@media (prefers-color-scheme: dark) {
-.epifuse text { fill: #e6edf3; }
-.epifuse rect { fill: #161b22; stroke: #8b949e; }
-.epifuse path { stroke: #8b949e; }
-.epifuse .accum rect, .epifuse .load rect { fill: #0c2d6b; stroke: #58a6ff; }
-.epifuse .constant rect { fill: #21262d; stroke: #8b949e; }
-.epifuse .reduce rect { fill: #4b2900; stroke: #d29922; }
-.epifuse .store rect { fill: #033a16; stroke: #3fb950; }
-}"""
-
 
 def graph_svg(graph: Graph) -> str:
     """The DAG as a standalone SVG picture, inputs on top and outputs at the bottom; readable in light and dark."""
-    labels = [n.name if n.kind is Kind.STORE else label(n) for n in graph.nodes]
-    widths = [len(text) * _CHARACTER + _PADDING for text in labels]
-    layers = _ordered_layers(graph)
-    spans = [sum(widths[i] for i in layer) + _GAP * (len(layer) - 1) for layer in layers]
-    width, height = max(spans) + 2 * _GAP, len(layers) * _LAYER + _GAP
-    middle: dict[int, tuple[float, float]] = {}
-    for depth, (layer, span) in enumerate(zip(layers, spans, strict=True)):
-        x = (width - span) / 2
-        for index in layer:
-            middle[index] = (x + widths[index] / 2, _GAP + depth * _LAYER + _HEIGHT / 2)
-            x += widths[index] + _GAP
-    title = f"Epilogue graph of {', '.join(graph.outputs)}"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="epifuse" role="img" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}">',
-        f"<title>{escape(title)}</title>",
-        f"<style>{_STYLE}\n</style>",
-    ]
-    for index, node in enumerate(graph.nodes):
-        parts += [_edge(middle[i], middle[index]) for i in node.inputs if i >= 0]
-    for index, node in enumerate(graph.nodes):
-        x, y = middle[index]
-        parts.append(
-            f'<g class="{node.kind.value}"><rect x="{x - widths[index] / 2:.1f}" y="{y - _HEIGHT / 2:.1f}" '
-            f'width="{widths[index]:.1f}" height="{_HEIGHT:.0f}" rx="7"/>'
-            f'<text x="{x:.1f}" y="{y:.1f}">{escape(labels[index])}</text></g>'
-        )
-    return "\n".join([*parts, "</svg>"])
-
-
-def _edge(start: tuple[float, float], end: tuple[float, float]) -> str:
-    (x0, y0), (x1, y1) = (start[0], start[1] + _HEIGHT / 2), (end[0], end[1] - _HEIGHT / 2)
-    bend = _LAYER / 2
-    return f'<path d="M{x0:.1f} {y0:.1f} C{x0:.1f} {y0 + bend:.1f} {x1:.1f} {y1 - bend:.1f} {x1:.1f} {y1:.1f}"/>'
-
-
-def _ordered_layers(graph: Graph) -> list[list[int]]:
-    """Node indices by depth; within a layer, each node stands near the middle of its neighbours."""
-    nodes = graph.nodes
-    users: list[list[int]] = [[] for _ in nodes]
-    inputs = [[i for i in node.inputs if i >= 0] for node in nodes]
-    depth = [0] * len(nodes)
-    for index, below in enumerate(inputs):
-        depth[index] = max((depth[i] + 1 for i in below), default=0)
-        for i in below:
-            users[i].append(index)
-    for index, node in enumerate(nodes):
-        if not node.inputs and users[index]:
-            depth[index] = min(depth[u] for u in users[index]) - 1  # a leaf stands just above its first user
-    layers: list[list[int]] = [[] for _ in range(max(depth) + 1)]
-    for index, level in enumerate(depth):
-        layers[level].append(index)
-    place = {index: k / len(layer) for layer in layers for k, index in enumerate(layer)}
-    for neighbours in (inputs, users, inputs, users):
-        for layer in layers:
-            mean = {i: sum(place[j] for j in near) / len(near) if (near := neighbours[i]) else place[i] for i in layer}
-            layer.sort(key=lambda i: (mean[i], i))  # noqa: B023 - used at once
-            place.update({index: (k + 0.5) / len(layer) for k, index in enumerate(layer)})
-    return layers
+    labels = []
+    for node in graph.nodes:
+        if node.kind is Kind.CONSTANT:
+            value = node.literal.value
+            labels.append(f"{value:.6g}" if isinstance(value, float) else str(value))
+        else:
+            labels.append(node.name if node.kind is Kind.STORE else label(node))
+    return draw.graph_svg(graph, labels)
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------

@@ -278,6 +278,50 @@ def in_front_of_the_dsl(hook: Hook) -> Iterator[None]:
         _FRONT.remove(hook)
 
 
+TENSOR_MAP_CODE = "128s"
+"""The struct code of a tensor map among a kernel's parameters; tensor maps come before the numbers."""
+
+
+def some_tensor_map(address: Any) -> Any:
+    """A tensor map in a host entry that is traced and never run: our own host code makes the map that counts."""
+    from cutlass import BFloat16
+    from cutlass.experimental.cuda.tensor_map import create_tensor_map_tiled
+
+    return create_tensor_map_tiled(address, BFloat16, (64, 64, 1), (128, 8192), (64, 64, 1))
+
+
+def tensor_map_parameter() -> Any:
+    """The annotation of a kernel's parameter that is a tensor map."""
+    from cutlass import GridConstant
+    from cutlass.experimental.cuda.tensor_map import TensorMap
+
+    return GridConstant[TensorMap]
+
+
+def inline_asm_in_place(text: str, registers: Sequence[Any], inputs: Sequence[Any] = ()) -> list[Any]:
+    """One inline PTX statement that reads and writes 32-bit ``registers`` (Int32) in place; their new values.
+
+    In ``text`` the registers are ``$0``, ``$1``...; each stands there twice, so input ``i`` is ``$(2 len + i)``.
+    ``arch.inline_ptx`` cannot tie an output to an input.
+    """
+    from cutlass import Int32, Int64
+    from cutlass._mlir import ir
+    from cutlass._mlir.dialects import llvm
+
+    count = len(registers)
+    word = ir.IntegerType.get_signless(32)
+    struct_type = ir.Type.parse(f"!llvm.struct<({', '.join(['i32'] * count)})>") if count > 1 else word
+    kinds = {Int32: "r", Int64: "l"}
+    constraints = ["=r"] * count + [str(i) for i in range(count)] + [kinds[type(value)] for value in inputs]
+    operands = [value.ir_value() for value in (*registers, *inputs)]
+    result = llvm.inline_asm(
+        struct_type, operands, text, ",".join(constraints), has_side_effects=True, is_align_stack=False, asm_dialect=0
+    )
+    if count == 1:
+        return [Int32(result)]
+    return [Int32(llvm.extractvalue(word, result, [i])) for i in range(count)]
+
+
 def compile_to_ptx_and_cubin(kernel: Any, codes: Sequence[str], target: str) -> tuple[str, bytes]:
     """PTX and cubin of a kernel object whose host entry takes one list of numbers, by their struct codes.
 
@@ -288,7 +332,7 @@ def compile_to_ptx_and_cubin(kernel: Any, codes: Sequence[str], target: str) -> 
     from cutlass import Float32, Float64, Int32, Int64, cute
 
     kinds = {"q": Int64, "i": Int32, "f": Float32, "d": Float64}
-    numbers = [kinds[code](1) for code in codes]
+    numbers = [kinds[code](1) for code in codes if code != TENSOR_MAP_CODE]
     with tempfile.TemporaryDirectory() as folder:
         options = f"--gpu-arch sm_{target} --keep-ptx --keep-cubin --dump-dir={folder}"
         compiled = cute.compile(kernel, numbers, options=options)

@@ -86,7 +86,7 @@ def _compile(kernel: Kernel, codes: tuple[str, ...], target: TargetSm) -> Kernel
         target=str(target),
         parameters=codes,
         block=kernel.block,
-        cluster=(1, 1, 1),
+        cluster=getattr(kernel, "cluster", (1, 1, 1)),
         dynamic_smem_bytes=kernel.smem_bytes,
         cubin=cubin,
         ptx=ptx.encode(),

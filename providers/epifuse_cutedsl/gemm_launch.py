@@ -40,7 +40,7 @@ class GemmLaunch:
 
     def __init__(
         self,
-        config: Sm80Config,
+        config: Any,
         group: int,
         args: GemmArguments,
         artifact: CompiledArtifact,
@@ -52,18 +52,23 @@ class GemmLaunch:
         self._bound = args.bound
         self._device = args.A.device
         self._index = self._device.index or 0
-        m, n, k, batches = args.problem_size
-        tiles = [-(-m // config.tile_m), -(-n // config.tile_n)]
-        self._grid = (tiles[0] * tiles[1] * batches, 1, 1)
-        strides = [*strides_mkl(args.A.traits, k_last=True), *strides_mkl(args.B.traits, k_last=False)]
-        self._main = [args.A.data_ptr(), args.B.data_ptr(), m, n, k, batches, *strides, *tiles, group]
-        self._tiles = tiles
+        self._grid, self._main, self._tiles = self._layout(config, group, args)
         self._workspace_bytes, self._zero_bytes = workspace_bytes
         scalars = [value for value in args.loads if isinstance(value, torch.Tensor)]
         self._changing = self._device.type != "cpu" and any(t.device.type == "cpu" for t in scalars)
         self._operands = [args.A.view, args.B.view, *args.outputs, *scalars]
         self._repeats = self._device.type != "cpu" and not workspace_bytes[0] and not self._changing
         self._prepared: dict[int, PreparedLaunch] = {}
+
+    def _layout(
+        self, config: Sm80Config, group: int, args: GemmArguments
+    ) -> tuple[tuple[int, int, int], list[Any], list[int]]:
+        """The grid, the main loop's parameters (the sixth is L), and the epilogue's tiles along M and N."""
+        m, n, k, batches = args.problem_size
+        tiles = [-(-m // config.tile_m), -(-n // config.tile_n)]
+        strides = [*strides_mkl(args.A.traits, k_last=True), *strides_mkl(args.B.traits, k_last=False)]
+        main = [args.A.data_ptr(), args.B.data_ptr(), m, n, k, batches, *strides, *tiles, group]
+        return (tiles[0] * tiles[1] * batches, 1, 1), main, tiles
 
     def __call__(self, stream: Any, workspace: Any) -> None:
         """Run on ``stream`` (None: torch's current one) with ``workspace`` or one of the run's own."""

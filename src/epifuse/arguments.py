@@ -405,6 +405,14 @@ class GemmArguments(RuntimeArguments):
         batch = self.A.shape[0] if len(self.A.shape) == 3 else 1
         return GemmProblemSize(self.A.shape[-2], self.B.shape[-1], self.A.shape[-1], batch)
 
+    @cached_property
+    def negated(self) -> tuple[str, ...]:
+        """Names of tensors whose memory holds the values with the other sign (see ``Traits.negated``)."""
+        bound = self.bound
+        named = [("A", self.A.traits), ("B", self.B.traits), *zip(bound.names.loads, bound.load_traits, strict=True)]
+        named += zip(bound.names.stores, bound.output_traits, strict=True)
+        return tuple(name for name, traits in named if traits is not None and traits.negated)
+
     @property
     def device(self) -> str:
         """The device of all operands, e.g. ``cpu`` or ``cuda:0``."""

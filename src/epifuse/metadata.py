@@ -196,6 +196,11 @@ class OperatorMetadata:
             return Status.fail(f"The operator cannot run on sm_{target}; it is made for {wanted}")
         if args is None:
             return Status.success()
+        if self.supported_targets and (negated := getattr(args, "negated", ())):
+            return Status.fail(
+                f"{', '.join(negated)} is a view that torch has negated lazily, which a kernel would not see; "
+                "pass x.resolve_neg()"
+            )
         if not (status := self.operands.supports(args)):
             return status
         if self.design is not None and not (status := self.design.supports(args)):

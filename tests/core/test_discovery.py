@@ -279,3 +279,22 @@ def test_an_entry_point_that_cannot_be_loaded_is_a_reason_not_an_error(monkeypat
     registry._load_one("broken", "no_such_module:Provider")
     assert "no_such_module" in registry.failures["broken"]
     assert "cpu" in registry
+
+
+def test_lazily_negated_views_are_kept_from_kernels_that_read_memory():
+    def plus(accum, C):
+        D = accum + C
+        return D
+
+    negated = torch.complex(torch.zeros(M, N), -torch.ones(M, N)).conj().imag
+    A, B, D = torch.ones(M, K), torch.ones(K, N), torch.empty(M, N)
+    lazy, plain = (
+        ops.GemmArguments(A, B, D, torch.float32, ops.EpilogueArguments(plus, C=C, D=D))
+        for C in (negated, negated.resolve_neg())
+    )
+    assert lazy.negated == ("C",)
+    operator = ops.get_operators(plain, target_sm="90a")[0]
+    assert ops.get_operators(lazy, target_sm="90a") == []
+    assert "C is a view that torch has negated lazily" in operator.supports(lazy, "90a").reason
+    ops.get_operators(lazy)[0].run(lazy)
+    assert (D == K + 1).all()

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - PTX instructions stay on their lines
 """Instructions whose results are recorded on a GPU and compared with the emulator: numpy only, PTX for sm_90a."""
 
 from __future__ import annotations
@@ -74,21 +75,35 @@ def _conversions() -> list[Case]:
         for name in ("f16", "bf16"):
             found.append(_simple(f"cvt.{flags}.{name}.f32", "b16", "f", floats="f16" if name == "f16" else "bf16"))
             found.append(_simple(f"cvt.{flags}.{name}x2.f32", "b32", "f", "g"))
-    found += [_simple(f"cvt.rn.satfinite{relu}.{kind}x2.f32", "b16", "f", "g") for relu in ("", ".relu") for kind in ("e4m3", "e5m2")]
+    found += [
+        _simple(f"cvt.rn.satfinite{relu}.{kind}x2.f32", "b16", "f", "g")
+        for relu in ("", ".relu")
+        for kind in ("e4m3", "e5m2")
+    ]
     found += [
         Case(f"cvt.rn.f16x2.{kind}x2", f"cvt.u16.u32 %h1, %i0;\ncvt.rn.f16x2.{kind}x2 %o0, %h1;", ("halves",), ("b32",))
         for kind in ("e4m3", "e5m2")
     ]
     found.append(_simple("cvt.rna.tf32.f32", "b32", "f", floats="f32"))
     for mode in ("rni", "rzi", "rmi", "rpi"):
-        found += [_simple(f"cvt.{mode}.{kind}.f32", f"b{kind[1:]}", "f") for kind in ("s32", "u32", "s64", "u64", "s16", "u16")]
+        found += [
+            _simple(f"cvt.{mode}.{kind}.f32", f"b{kind[1:]}", "f")
+            for kind in ("s32", "u32", "s64", "u64", "s16", "u16")
+        ]
         found += [_simple(f"cvt.{mode}.{kind}.f64", f"b{kind[1:]}", "wide") for kind in ("s32", "s64")]
         found.append(_simple(f"cvt.{mode}.f32.f32", "b32", "f", floats="f32"))
-    found += [_simple(f"cvt.{mode}.f32.{kind}", "b32", "i64" if "64" in kind else "i", floats="f32") for mode in ("rn", "rz", "rm", "rp") for kind in ("s32", "u32", "s64", "u64")]
+    found += [
+        _simple(f"cvt.{mode}.f32.{kind}", "b32", "i64" if "64" in kind else "i", floats="f32")
+        for mode in ("rn", "rz", "rm", "rp")
+        for kind in ("s32", "u32", "s64", "u64")
+    ]
     found += [_simple(f"cvt.{mode}.f32.f64", "b32", "wide", floats="f32") for mode in ("rn", "rz", "rm", "rp")]
     found += [_simple(f"cvt.rzi.{kind}.f32", "b16", "f") for kind in ("s8", "u8")]
     found += [_simple(f"cvt.sat.{kind}.s32", "b16", "i") for kind in ("s8", "u8", "s16", "u16")]
-    found += [_simple("cvt.sat.f32.f32", "b32", "f", floats="f32"), _simple("cvt.rn.f16.f64", "b16", "wide", floats="f16")]
+    found += [
+        _simple("cvt.sat.f32.f32", "b32", "f", floats="f32"),
+        _simple("cvt.rn.f16.f64", "b16", "wide", floats="f16"),
+    ]
     return found
 
 
@@ -100,13 +115,22 @@ def _floating() -> list[Case]:
     found += [_simple(f"{name}.rn.f64", "b64", "d1", "d2", floats="f64") for name in ("add", "mul", "div")]
     found.append(_simple("fma.rn.f64", "b64", "d1", "d2", "wide", floats="f64"))
     found += [_simple(f"{name}.ftz.f32", "b32", "f1", "f2", floats="f32") for name in ("add", "mul")]
-    found += [_simple(f"{name}{nan}.f32", "b32", "f1", "f2", floats="f32") for name in ("min", "max") for nan in ("", ".NaN")]
-    found += [_simple("copysign.f32", "b32", "f1", "f2"), _simple("fma.rn.sat.f32", "b32", "f1", "f2", "g", floats="f32")]
+    found += [
+        _simple(f"{name}{nan}.f32", "b32", "f1", "f2", floats="f32") for name in ("min", "max") for nan in ("", ".NaN")
+    ]
+    found += [
+        _simple("copysign.f32", "b32", "f1", "f2"),
+        _simple("fma.rn.sat.f32", "b32", "f1", "f2", "g", floats="f32"),
+    ]
     for kind in ("f16", "bf16"):
         found += [_simple(f"{name}.rn.{kind}x2", "b32", "halves", "other", floats=kind) for name in ("add", "mul")]
         found.append(_simple(f"fma.rn.{kind}x2", "b32", "halves", "other", "ones", floats=kind))
         found.append(_simple(f"fma.rn.relu.{kind}x2", "b32", "halves", "other", "ones", floats=kind))
-        found += [_simple(f"{name}{nan}.{kind}x2", "b32", "halves", "other", floats=kind) for name in ("min", "max") for nan in ("", ".NaN")]
+        found += [
+            _simple(f"{name}{nan}.{kind}x2", "b32", "halves", "other", floats=kind)
+            for name in ("min", "max")
+            for nan in ("", ".NaN")
+        ]
     ulp = 2.0**-23
     normal = 2.0**-126
     found += [
@@ -132,15 +156,27 @@ def _floating() -> list[Case]:
 
 
 def _integer() -> list[Case]:
-    found = [_simple(f"{name}.{kind}", "b32", "i", "j") for name in ("mul.hi", "min", "max", "div", "rem") for kind in ("u32", "s32")]
+    found = [
+        _simple(f"{name}.{kind}", "b32", "i", "j")
+        for name in ("mul.hi", "min", "max", "div", "rem")
+        for kind in ("u32", "s32")
+    ]
     found += [_simple(f"{name}.b32", "b32", "i") for name in ("popc", "clz", "brev")]
     found += [_simple(f"bfind{form}.{kind}", "b32", "i") for form in ("", ".shiftamt") for kind in ("u32", "s32")]
     found += [_simple(f"bfe.{kind}", "b32", "i", "bits", "length") for kind in ("u32", "s32")]
     found += [_simple("bfi.b32", "b32", "i", "j", "bits", "length")]
-    found += [_simple(f"shf.{mode}.b32", "b32", "i", "j", "bits") for mode in ("l.wrap", "l.clamp", "r.wrap", "r.clamp")]
+    found += [
+        _simple(f"shf.{mode}.b32", "b32", "i", "j", "bits") for mode in ("l.wrap", "l.clamp", "r.wrap", "r.clamp")
+    ]
     found += [_simple(f"{name}", "b32", "i", "bits") for name in ("shl.b32", "shr.u32", "shr.s32")]
-    found += [_simple(f"prmt.b32{mode}", "b32", "halves", "other", "few") for mode in ("", ".f4e", ".b4e", ".rc8", ".ecl", ".ecr", ".rc16")]
-    found += [_simple("prmt.b32 any", "b32", "halves", "other", "third"), _simple("dp4a.s32.u32", "b32", "i", "j", "third")]
+    found += [
+        _simple(f"prmt.b32{mode}", "b32", "halves", "other", "few")
+        for mode in ("", ".f4e", ".b4e", ".rc8", ".ecl", ".ecr", ".rc16")
+    ]
+    found += [
+        _simple("prmt.b32 any", "b32", "halves", "other", "third"),
+        _simple("dp4a.s32.u32", "b32", "i", "j", "third"),
+    ]
     found += [_simple(f"sad.{kind}", "b32", "i", "j", "third") for kind in ("u32", "s32")]
     carry = "add.cc.u32 %o0, %i0, %i1;\naddc.u32 %o1, %i0, 0;\nsub.cc.u32 %o2, %i0, %i1;\nsubc.u32 %o3, %i0, 0;"
     found.append(Case("carries", carry, ("i", "j"), ("b32",) * 4))
@@ -155,12 +191,17 @@ def _warp() -> list[Case]:
             clamp = (32 - width) << 8 | (0 if mode == "up" else 31)
             code = f"shfl.sync.{mode}.b32 %o0|%p1, %i0, %i1, {clamp}, -1;\nselp.u32 %o1, 1, 0, %p1;"
             found.append(Case(f"shfl.{mode}.{width}", code, ("halves", "bits"), ("b32", "b32")))
-    found += [Case(f"redux.{name}", f"redux.sync.{name} %o0, %i0, -1;", ("i",), ("b32",)) for name in ("add.s32", "min.s32", "max.u32", "xor.b32")]
+    found += [
+        Case(f"redux.{name}", f"redux.sync.{name} %o0, %i0, -1;", ("i",), ("b32",))
+        for name in ("add.s32", "min.s32", "max.u32", "xor.b32")
+    ]
     found.append(Case("match", "match.any.sync.b32 %o0, %i0, -1;", ("few",), ("b32",)))
     ballot = "setp.lt.s32 %p1, %i0, %i1;\nvote.sync.ballot.b32 %o0, %p1, -1;"
     found.append(Case("ballot", ballot, ("i", "j"), ("b32",)))
     for name in ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"):
-        found.append(Case(f"setp.{name}", f"setp.{name}.f32 %p1, %i0, %i1;\nselp.u32 %o0, 1, 0, %p1;", ("f1", "f2"), ("b32",)))
+        found.append(
+            Case(f"setp.{name}", f"setp.{name}.f32 %p1, %i0, %i1;\nselp.u32 %o0, 1, 0, %p1;", ("f1", "f2"), ("b32",))
+        )
     place = "mov.u32 %r1, smem; mad.lo.u32 %r2, %r252, 16, %r1; xor.b32 %r3, %r252, 1; mad.lo.u32 %r3, %r3, 16, %r1;\n"
     put = "st.shared.v4.u32 [%r2], {%i0, %i1, %i2, %i3}; bar.sync 0;\n"
     four = ("halves", "other", "third", "i")
@@ -175,7 +216,11 @@ def _warp() -> list[Case]:
     for kind in ("s8.s8", "u8.s8"):
         code = start + f"mma.sync.aligned.m16n8k32.row.col.s32.{kind}.s32 {outs}, {a}, {b}, {outs};"
         found.append(Case(f"mma.{kind}", code, four, ("b32",) * 4))
-    small = "and.b32 %r1, %i0, 0x3C003C00; and.b32 %r2, %i1, 0x40004000; and.b32 %r3, %i2, 0x3C003C00; and.b32 %r4, %i3, 0xBC00BC00;\n"
+    # Halves of 1 or 0, 2 or 0, 1 or 0, -1 or 0: sums are exact.
+    small = "\n".join(
+        f"and.b32 %r{5 + i}, %i{i}, 0x00010001; mul.lo.u32 %r{1 + i}, %r{5 + i}, {code};"
+        for i, code in enumerate((0x3C00, 0x4000, 0x3C00, 0xBC00))
+    )
     for shape, left in (("m16n8k16", "{%r1, %r2, %r3, %r4}, {%r2, %r1}"), ("m16n8k8", "{%r1, %r2}, {%r4}")):
         code = start + small + f"mma.sync.aligned.{shape}.row.col.f32.f16.f16.f32 {outs}, {left}, {outs};"
         found.append(Case(f"mma.{shape}", code, four, ("b32",) * 4, "f32"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plants single faults in a kernel's PTX and sees whether the emulator reports them.
 
-`capture` records a launch as it happens; `Trial` repeats it with changed text. As a program, `python mutate.py FILE` lists the
-faults that could be planted in a PTX file.
+`capture` records a launch as it happens; `Trial` repeats it with changed text. As a program, `python mutate.py FILE`
+lists the faults that could be planted in a PTX file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+
+from epifuse.emulator import machine, ptx
+from epifuse.emulator.memory import HostMemory
+from epifuse.emulator.reports import ExecutionError
 
 Change = Callable[[str], "str | None"]
 _GUARD = re.compile(r"^\s*(@!?%?\w+\s+)?")
@@ -48,7 +52,9 @@ def _more(line: str, pattern: str, amount: int) -> str | None:
 
 def _further(line: str) -> str | None:
     """A store one access too far."""
-    found = re.match(r"(.*\bst\.\S*?(global|shared)\S*?(?:\.v(\d))?\.[bufs](\d+)\s+\[[^\]+]+)(?:\+(-?\d+))?\](.*)", line)
+    found = re.match(
+        r"(.*\bst\.\S*?(global|shared)\S*?(?:\.v(\d))?\.[bufs](\d+)\s+\[[^\]+]+)(?:\+(-?\d+))?\](.*)", line
+    )
     if found is None:
         return None
     head, _, count, bits, offset, tail = found.groups()
@@ -115,8 +121,6 @@ class Captured:
 @contextlib.contextmanager
 def capture() -> Iterator[list[Captured]]:
     """Record the launches made inside."""
-    from epifuse.emulator import machine
-
     original, launches = machine.launch, []
 
     def launch(module: Any, kernel_name: str, *args: Any, **keywords: Any) -> Any:
@@ -134,8 +138,6 @@ class Trial:
     """A captured launch that can be repeated with faults; `arrays` are all the memory it may touch."""
 
     def __init__(self, captured: Captured, arrays: dict[str, np.ndarray], outputs: Iterable[str]) -> None:
-        from epifuse.emulator.memory import HostMemory
-
         self.captured = captured
         self.arrays = arrays
         self.outputs = list(outputs)
@@ -150,8 +152,6 @@ class Trial:
 
     def run(self, text: str, seed: int, trace: Any = None) -> None:
         """Run the kernel with this text on fresh contents."""
-        from epifuse.emulator import machine, ptx
-
         for name, array in self.arrays.items():
             array[...] = self.start[name]
         keywords = {**self.captured.keywords, "memory": self.memory}
@@ -171,8 +171,6 @@ class Trial:
 
     def verdict(self, fault: Fault, seeds: Iterable[int]) -> str:
         """The class of the report, "WRONG" for a changed result without one, or "" if nothing was noticed."""
-        from epifuse.emulator.reports import ExecutionError
-
         for seed in seeds:
             try:
                 self.run(fault.text, seed)

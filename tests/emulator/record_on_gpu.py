@@ -50,7 +50,9 @@ class Driver:
         """A copy of an array in device memory; its address."""
         pointer = ctypes.c_uint64()
         self.check(self.cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(max(array.nbytes, 16))))
-        self.check(self.cuda.cuMemcpyHtoD_v2(pointer, ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)))
+        self.check(
+            self.cuda.cuMemcpyHtoD_v2(pointer, ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes))
+        )
         return pointer.value
 
     def download(self, array: np.ndarray, address: int) -> None:
@@ -95,8 +97,18 @@ class Driver:
         box, steps = (ctypes.c_uint32 * rank)(*request.box), (ctypes.c_uint32 * rank)(*request.steps)
         self.check(
             self.cuda.cuTensorMapEncodeTiled(
-                ctypes.c_void_p(ctypes.addressof(cell)), request.data_type, rank, ctypes.c_void_p(address), sizes, strides, box,
-                steps, 0, request.swizzle, 0, request.fill_nan,
+                ctypes.c_void_p(ctypes.addressof(cell)),
+                request.data_type,
+                rank,
+                ctypes.c_void_p(address),
+                sizes,
+                strides,
+                box,
+                steps,
+                0,
+                request.swizzle,
+                0,
+                request.fill_nan,
             )  # fmt: skip
         )
         return bytes(cell)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that are more than a column: tensor loads with every swizzle, and a wgmma; for a GPU and the emulator alike."""
+# ruff: noqa: E501 - PTX instructions stay on their lines
+"""Kernels that are more than a column, for a GPU and the emulator alike: tensor loads with every swizzle, wgmma."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ COPY: setp.ge.u32 %p7, %r1, {size}; @%p7 bra END; add.u32 %r3, %r2, %r1; ld.shar
 cvt.u64.u32 %d3, %r1; add.u64 %d3, %d1, %d3; st.global.u8 [%d3], %r4; add.u32 %r1, %r1, 32; bra COPY; END:"""
 
 
-def _load(name: str, kind: str, api: int, shape: tuple[int, ...], box: tuple[int, ...], start: tuple[int, ...], **modes: int) -> Kernel:
+def _load(
+    name: str, kind: str, api: int, shape: tuple[int, ...], box: tuple[int, ...], start: tuple[int, ...], **modes: int
+) -> Kernel:
     dtype = np.dtype(kind)
     source = ptxlab.aligned(int(np.prod(shape)) * dtype.itemsize).view(dtype)
     source[:] = (np.arange(source.size) % 241 + 1).astype(dtype)
@@ -56,9 +59,19 @@ def _load(name: str, kind: str, api: int, shape: tuple[int, ...], box: tuple[int
         total *= extent
         strides.append(total)
     size = int(np.prod(box)) * dtype.itemsize
-    request = Request(api, shape[::-1], tuple(strides), box[::-1], (1,) * len(shape), modes.get("swizzle", 0), modes.get("fill_nan", 0))
+    request = Request(
+        api,
+        shape[::-1],
+        tuple(strides),
+        box[::-1],
+        (1,) * len(shape),
+        modes.get("swizzle", 0),
+        modes.get("fill_nan", 0),
+    )
     at = "{" + ", ".join(str(x) for x in start[::-1]) + "}"
-    text = ptxlab.module_text(LOAD.format(size=size, rank=len(shape), at=at), ["p0", "p1", "map0"], TARGET, 32, size + 8)
+    text = ptxlab.module_text(
+        LOAD.format(size=size, rank=len(shape), at=at), ["p0", "p1", "map0"], TARGET, 32, size + 8
+    )
     return Kernel(name, text, [np.zeros(size, np.uint8), source], 0, 32, request)
 
 
@@ -72,10 +85,16 @@ def _wgmma(width: int) -> Kernel:
     strides = (128, 256) if not width else (16, 8 * width)
     places = (wgmmalab.descriptor(0, *strides, width), wgmmalab.descriptor(len(first), *strides, width))
     names = "{" + ", ".join(f"%r{10 + i}" for i in range(wgmmalab.N // 2)) + "}"
-    product = "setp.ne.u32 %p1, 0, 0;\nwgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 " + names + ", %d5, %d6, %p1, 1, 1, 0, 0;"
+    product = (
+        "setp.ne.u32 %p1, 0, 0;\nwgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
+        + names
+        + ", %d5, %d6, %p1, 1, 1, 0, 0;"
+    )
     text = wgmmalab.body(len(image), *places, product, wgmmalab.N // 2)
     out = np.zeros((128, wgmmalab.N // 2), np.uint32)
-    return Kernel(f"wgmma.{width}", ptxlab.module_text(text, ["p0", "p1"], TARGET, 128, len(image)), [image, out], 1, 128)
+    return Kernel(
+        f"wgmma.{width}", ptxlab.module_text(text, ["p0", "p1"], TARGET, 128, len(image)), [image, out], 1, 128
+    )
 
 
 def kernels() -> Iterator[Kernel]:

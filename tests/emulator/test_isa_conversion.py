@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cvt against exact rationals: every rounding, saturation, NaN and infinity; narrow formats from tables written here."""
+"""cvt against exact rationals: every rounding, saturation, NaN and infinity; narrow formats by tables of their own."""
 
 import math
 from fractions import Fraction
@@ -199,7 +199,9 @@ def test_integer_to_float_is_rounded_once(kind, result):
     for mode in ("rn", "rz", "rm", "rp"):
         if result == "f64" and mode != "rn":
             continue
-        found = run_one(f"cvt.{mode}.{result}.{kind} %o0, %i0;", x, out=f"b{result[1:]}").view(f"f{int(result[1:]) // 8}")
+        found = run_one(f"cvt.{mode}.{result}.{kind} %o0, %i0;", x, out=f"b{result[1:]}").view(
+            f"f{int(result[1:]) // 8}"
+        )
         expected = np.array([rounded(Fraction(v), result, mode) for v in values.tolist()], found.dtype)
         wrong = np.flatnonzero(~same_bits(found, expected))
         assert not wrong.size, (mode, [(values[i], found[i], expected[i]) for i in wrong[:5]])
@@ -246,7 +248,9 @@ def test_saturating_copy_and_widening():
     assert same_bits(found[1].view(np.float64), x.astype(np.float64)).all()
 
 
-@pytest.mark.parametrize("name", ["cvt.rn.e4m3x2.f16", "cvt.rs.f16x2.f32", "cvt.rn.satfinite.e2m3x2.f32", "cvt.f32.f16.f16"])
+@pytest.mark.parametrize(
+    "name", ["cvt.rn.e4m3x2.f16", "cvt.rs.f16x2.f32", "cvt.rn.satfinite.e2m3x2.f32", "cvt.f32.f16.f16"]
+)
 def test_conversions_not_executed_are_named(name):
     with pytest.raises(UnknownInstructionError, match="cvt"):
         run_one(f"{name} %o0, %i0, %i0;" if name.count("x2") else f"{name} %o0, %i0;", np.zeros(1, np.float32))

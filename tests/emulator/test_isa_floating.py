@@ -214,7 +214,10 @@ def test_approximations_with_absolute_bounds(name, function, bound):
     ("name", "cases"),
     [
         ("lg2.approx.f32", [(np.inf, np.inf), (0.0, -np.inf), (-0.0, -np.inf), (-1.0, np.nan), (np.nan, np.nan)]),
-        ("ex2.approx.f32", [(np.inf, np.inf), (-np.inf, 0.0), (np.nan, np.nan), (0.0, 1.0), (128.0, np.inf), (-200.0, 0.0)]),
+        (
+            "ex2.approx.f32",
+            [(np.inf, np.inf), (-np.inf, 0.0), (np.nan, np.nan), (0.0, 1.0), (128.0, np.inf), (-200.0, 0.0)],
+        ),
         ("rcp.approx.f32", [(np.inf, 0.0), (-np.inf, -0.0), (0.0, np.inf), (-0.0, -np.inf), (np.nan, np.nan)]),
         ("rsqrt.approx.f32", [(np.inf, 0.0), (0.0, np.inf), (-0.0, -np.inf), (-1.0, np.nan), (np.nan, np.nan)]),
         ("sqrt.approx.f32", [(np.inf, np.inf), (-0.0, -0.0), (-1.0, np.nan)]),
@@ -234,7 +237,13 @@ def test_approximate_division_flushes_nothing_it_need_not():
     found = run_one("div.full.f32 %o0, %i0, %i1;", a, b).view(np.float32)
     with np.errstate(all="ignore"):
         exact = a.astype(np.float64) / b
-        inside = np.isfinite(exact) & (np.abs(b) >= 2.0**-126) & (np.abs(b) <= 2.0**126) & (np.abs(exact) > 2.0**-126) & (np.abs(exact) < 2.0**127)
+        inside = (
+            np.isfinite(exact)
+            & (np.abs(b) >= 2.0**-126)
+            & (np.abs(b) <= 2.0**126)
+            & (np.abs(exact) > 2.0**-126)
+            & (np.abs(exact) < 2.0**127)
+        )
         assert (np.abs(found[inside] - exact[inside]) <= 2 * 2.0**-23 * np.abs(exact[inside])).all()
 
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - PTX instructions stay on their lines
 """f16 and bf16 arithmetic, single and packed, against exact rationals."""
 
 from fractions import Fraction
@@ -109,7 +110,11 @@ def test_signs(kind):
 
 @pytest.mark.parametrize(
     ("name", "function", "bound"),
-    [("ex2.approx.f16", np.exp2, 2**-9.9), ("tanh.approx.f16", np.tanh, 2**-10.987), ("tanh.approx.bf16", np.tanh, 2**-8)],
+    [
+        ("ex2.approx.f16", np.exp2, 2**-9.9),
+        ("tanh.approx.f16", np.tanh, 2**-10.987),
+        ("tanh.approx.bf16", np.tanh, 2**-8),
+    ],
 )
 def test_approximations(name, function, bound):
     kind = name.split(".")[-1]

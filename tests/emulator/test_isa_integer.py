@@ -189,15 +189,17 @@ def test_bit_field_insert(kind):
 SHIFTS = np.array([0, 1, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 0xFFFFFFFF], np.uint32)
 
 
-@pytest.mark.parametrize("name", ["shl.b16", "shl.b32", "shl.b64", "shr.u16", "shr.s16", "shr.u32", "shr.s32", "shr.u64", "shr.s64"])
+@pytest.mark.parametrize(
+    "name", ["shl.b16", "shl.b32", "shl.b64", "shr.u16", "shr.s16", "shr.u32", "shr.s32", "shr.u64", "shr.s64"]
+)
 def test_shifts_clamp_their_amount(name):
     bits, signed = int(name[-2:]), ".s" in name
     a = np.repeat(integers(bits, 20), SHIFTS.size)
     amount = np.resize(SHIFTS, a.size)
     found = run_one(f"{name} %o0, %i0, %i1;", a, amount, out=f"b{bits}")
     mask = (1 << bits) - 1
-    for got, x, n in zip(found.tolist(), a.tolist(), amount.tolist(), strict=True):
-        n = min(n, bits)
+    for got, x, given in zip(found.tolist(), a.tolist(), amount.tolist(), strict=True):
+        n = min(given, bits)
         assert got == (x << n if "shl" in name else (as_signed(x, bits) if signed else x) >> n) & mask
 
 
@@ -206,8 +208,8 @@ def test_funnel_shift(mode):
     a, b = (np.repeat(integers(32, 20, seed), SHIFTS.size) for seed in (0, 1))
     amount = np.resize(SHIFTS, a.size)
     found = run_one(f"shf.{mode}.b32 %o0, %i0, %i1, %i2;", a, b, amount)
-    for got, low, up, n in zip(found.tolist(), a.tolist(), b.tolist(), amount.tolist(), strict=True):
-        n = n & 31 if "wrap" in mode else min(n, 32)
+    for got, low, up, given in zip(found.tolist(), a.tolist(), b.tolist(), amount.tolist(), strict=True):
+        n = given & 31 if "wrap" in mode else min(given, 32)
         whole = up << 32 | low
         assert got == (whole >> 32 - n if mode[0] == "l" else whole >> n) & 0xFFFFFFFF
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - PTX instructions stay on their lines
 """ldmatrix, stmatrix and mma.sync, with the fragment layouts of the PTX ISA written out here once more."""
 
 import numpy as np
@@ -38,8 +39,11 @@ def test_ldmatrix(count, transposed):
     names = "{" + ", ".join(f"%r{20 + i}" for i in range(count)) + "}"
     trans = ".trans" if transposed else ""
     stores = "\n".join(f"st.global.u32 [%d5+{4 * i}], %r{20 + i};" for i in range(count))
-    body = BODY.format(swap=1) + f"""ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {names}, [%r6];
+    body = (
+        BODY.format(swap=1)
+        + f"""ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {names}, [%r6];
     add.u64 %d5, %d2, %d3; {stores}"""
+    )
     run_kernel(body, [rows, out], shared=512)
     order = [lane ^ 1 for lane in LANES]
     for index in range(count):
@@ -54,9 +58,12 @@ def test_stmatrix(count, transposed):
     out = np.zeros((32, 8), np.uint16)
     names = "{" + ", ".join(f"%r{10 + i}" for i in range(count)) + "}"
     trans = ".trans" if transposed else ""
-    body = BODY.format(swap=1) + f"""stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [%r6], {names};
+    body = (
+        BODY.format(swap=1)
+        + f"""stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [%r6], {names};
     bar.sync 0; ld.shared.v4.u32 {{%r10, %r11, %r12, %r13}}, [%r3];
     add.u64 %d5, %d2, %d3; st.global.v4.u32 [%d5], {{%r10, %r11, %r12, %r13}};"""
+    )
     run_kernel(body, [registers, out], shared=512, target="90a")
     for index in range(count):
         stored = out[[lane ^ 1 for lane in range(8 * index, 8 * index + 8)]]

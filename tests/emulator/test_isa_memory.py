@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - PTX instructions stay on their lines
 """ld, st, atom and red in every form: widths, vectors, spaces, operations."""
 
 import numpy as np
@@ -13,14 +14,28 @@ def test_narrow_loads_extend(kind):
     data = np.random.default_rng(0).integers(0, 256, 128 * 4, np.uint8)
     size = int(kind[1:]) // 8
     out = np.zeros(32, np.uint32)
-    body = OWN + f"""mul.wide.u32 %d3, %r1, {size}; add.u64 %d3, %d1, %d3; ld.global.{kind} %r2, [%d3+{size}];
+    body = (
+        OWN
+        + f"""mul.wide.u32 %d3, %r1, {size}; add.u64 %d3, %d1, %d3; ld.global.{kind} %r2, [%d3+{size}];
     mul.wide.u32 %d4, %r1, 4; add.u64 %d4, %d2, %d4; st.global.b32 [%d4], %r2;"""
+    )
     run_kernel(body, [data, out])
     dtype = f"i{size}" if kind[0] == "s" else f"u{size}"
     assert np.array_equal(out, data.view(dtype)[1:33].astype(np.int64).astype(np.uint32))
 
 
-FORMS = [("b32", 1), ("b32", 2), ("b32", 4), ("b64", 1), ("b64", 2), ("b16", 2), ("b16", 4), ("b8", 2), ("b8", 4), ("u8", 1)]
+FORMS = [
+    ("b32", 1),
+    ("b32", 2),
+    ("b32", 4),
+    ("b64", 1),
+    ("b64", 2),
+    ("b16", 2),
+    ("b16", 4),
+    ("b8", 2),
+    ("b8", 4),
+    ("u8", 1),
+]
 WIDE = [("b32", 8), ("b64", 4)]
 
 
@@ -45,20 +60,26 @@ def test_vectors_go_through_every_space(kind, count, space):
             f"ld.shared{form} {registers}, [%r5]; st.global{form} [%d4], {registers};",
         ),
     }[space]
-    body = OWN + f"""mul.wide.u32 %d3, %r1, {total}; add.u64 %d4, %d2, %d3; add.u64 %d3, %d1, %d3;
+    body = (
+        OWN
+        + f"""mul.wide.u32 %d3, %r1, {total}; add.u64 %d4, %d2, %d3; add.u64 %d3, %d1, %d3;
     mov.u32 %r5, smem; mad.lo.u32 %r5, %r1, {total}, %r5;
     {ends[0]}
     {ends[1]}"""
+    )
     run_kernel(body, [data, out], shared=32 * total)
     assert np.array_equal(out, data)
 
 
 def test_generic_addresses_reach_shared_memory():
-    body = OWN + """mov.u32 %r5, smem; cvt.u64.u32 %d5, %r5; cvta.shared.u64 %d5, %d5; isspacep.shared %p1, %d5;
+    body = (
+        OWN
+        + """mov.u32 %r5, smem; cvt.u64.u32 %d5, %r5; cvta.shared.u64 %d5, %d5; isspacep.shared %p1, %d5;
     isspacep.global %p2, %d1; mul.wide.u32 %d6, %r1, 4; add.u64 %d7, %d5, %d6; st.u32 [%d7], %r1;
     shl.b32 %r6, %r1, 2; add.u32 %r6, %r5, %r6; ld.shared.u32 %r7, [%r6];
     selp.u32 %r8, 100, 0, %p1; add.u32 %r7, %r7, %r8; selp.u32 %r8, 1000, 0, %p2; add.u32 %r7, %r7, %r8;
     add.u64 %d8, %d2, %d6; st.global.u32 [%d8], %r7;"""
+    )
     out = np.zeros(32, np.uint32)
     run_kernel(body, [out, out], shared=128)
     assert np.array_equal(out, np.arange(1100, 1132))
@@ -84,7 +105,13 @@ def test_parameters_are_read_in_parts():
 
 # -- atomics -----------------------------------------------------------------------------------------------------
 
-START = {"u32": np.uint32(10), "s32": np.int32(-3), "u64": np.uint64(1 << 40), "f32": np.float32(0.5), "f64": np.float64(-2)}
+START = {
+    "u32": np.uint32(10),
+    "s32": np.int32(-3),
+    "u64": np.uint64(1 << 40),
+    "f32": np.float32(0.5),
+    "f64": np.float64(-2),
+}
 START |= {"b32": np.uint32(0b1010), "s64": np.int64(-(1 << 40)), "b64": np.uint64(0b1010)}
 OPERATIONS = {
     "add": ("u32 s32 u64 f32 f64", lambda a, b: a + b),
@@ -108,13 +135,15 @@ def test_atomics_apply_every_lane_once(name, kind, space):
     out = np.zeros(32, f"u{size}")
     values = np.arange(32).astype(START[kind].dtype)
     register = "%r3" if size == 4 else "%d9"
+    fetch = f"ld.global.b{8 * size} %old, [%d1]; st.shared.b{8 * size} [smem], %old;"
+    publish = f"bar.warp.sync -1; ld.shared.b{8 * size} %old, [smem]; st.global.b{8 * size} [%d1], %old;"
     body = f"""mov.u32 %r1, %tid.x; ld.param.u64 %d1, [p0]; ld.param.u64 %d2, [p1]; ld.param.u64 %d3, [p2];
     mul.wide.u32 %d4, %r1, {size}; add.u64 %d5, %d3, %d4; add.u64 %d4, %d2, %d4; ld.global.b{8 * size} {register}, [%d5];
     .reg .b{8 * size} %old;
-    {"ld.global.b%d %%old, [%%d1]; st.shared.b%d [smem], %%old;" % (8 * size, 8 * size) if space == "shared" else ""}
+    {fetch if space == "shared" else ""}
     atom.{"shared" if space == "shared" else "global.relaxed.gpu"}.{name}.{kind} %old, [{"smem" if space == "shared" else "%d1"}], {register};
     st.global.b{8 * size} [%d4], %old;
-    {"bar.warp.sync -1; ld.shared.b%d %%old, [smem]; st.global.b%d [%%d1], %%old;" % (8 * size, 8 * size) if space == "shared" else ""}"""
+    {publish if space == "shared" else ""}"""
     run_kernel(body, [place, out, values], shared=16)
     total, olds = START[kind].item(), []
     for value in values.tolist():
@@ -132,7 +161,9 @@ def test_atomics_apply_every_lane_once(name, kind, space):
 def test_packed_half_atomics(kind):
     one, two = (0x3C00, 0x4000) if kind == "f16x2" else (0x3F80, 0x4000)
     place = np.array([two << 16 | one], np.uint32)
-    run_kernel(f"ld.param.u64 %d1, [p0]; mov.u32 %r1, {one << 16 | two}; red.global.add.noftz.{kind} [%d1], %r1;", [place])
+    run_kernel(
+        f"ld.param.u64 %d1, [p0]; mov.u32 %r1, {one << 16 | two}; red.global.add.noftz.{kind} [%d1], %r1;", [place]
+    )
     thirtytwo_plus = {"f16x2": (0x5410, 0x5040), "bf16x2": (0x4282, 0x4208)}[kind]
     assert (place[0] & 0xFFFF, place[0] >> 16) == thirtytwo_plus
 
@@ -147,8 +178,11 @@ def test_atomic_orders_and_scopes(scope):
 def test_compare_and_swap():
     place = np.array([5], np.uint32)
     (old,) = (np.zeros(32, np.uint32),)
-    body = OWN + """add.u32 %r2, %r1, 100; atom.global.cas.b32 %r3, [%d1], 5, %r2;
+    body = (
+        OWN
+        + """add.u32 %r2, %r1, 100; atom.global.cas.b32 %r3, [%d1], 5, %r2;
     mul.wide.u32 %d4, %r1, 4; add.u64 %d4, %d2, %d4; st.global.b32 [%d4], %r3;"""
+    )
     run_kernel(body, [place, old])
     assert (old == 5).sum() == 1
     assert place[0] == 100 + np.flatnonzero(old == 5)[0]

@@ -10,7 +10,7 @@ import recorded_kernels
 from ptxlab import launch, run_columns
 
 from epifuse.emulator.map_rules import MapRequest
-from epifuse.emulator.tensor_map import encode
+from epifuse.emulator.tensor_map import decode, encode
 
 FILE = Path(__file__).parents[1] / "data" / "isa_sm90.npz"
 CASES = list(isa_cases.cases())
@@ -56,12 +56,28 @@ def test_instruction(case, recording):
     for index, column in enumerate(found):
         wanted = recording[f"{case.name}:{index}"]
         wrong = np.flatnonzero(differing(case, column, wanted).reshape(len(column), -1).any(1))
-        rows = [([hex(int(t.view(f"u{t.itemsize}")[i])) for t in tables.values()], hex(column[i]), hex(wanted[i])) for i in wrong[:4]]
+        rows = [
+            ([hex(int(t.view(f"u{t.itemsize}")[i])) for t in tables.values()], hex(column[i]), hex(wanted[i]))
+            for i in wrong[:4]
+        ]
         assert not wrong.size, f"{wrong.size} rows differ from the GPU (inputs, emulator, GPU): {rows}"
 
 
 def map_of(address, request):
-    return encode(MapRequest(request.data_type, address, request.sizes, request.strides, request.box, request.steps, 0, request.swizzle, 0, request.fill_nan))
+    return encode(
+        MapRequest(
+            request.data_type,
+            address,
+            request.sizes,
+            request.strides,
+            request.box,
+            request.steps,
+            0,
+            request.swizzle,
+            0,
+            request.fill_nan,
+        )
+    )
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -82,8 +98,9 @@ def test_kernel(kernel, recording):
 @recorded_only
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k.request], ids=lambda kernel: kernel.name)
 def test_the_drivers_map_has_the_layout_that_is_read(kernel, recording):
-    from epifuse.emulator.tensor_map import decode
-
-    ours, theirs = decode(map_of(0x7F0000000000, kernel.request)), decode(recording[f"{kernel.name}:map"].tobytes().ljust(128, b"\0"))
+    ours, theirs = (
+        decode(map_of(0x7F0000000000, kernel.request)),
+        decode(recording[f"{kernel.name}:map"].tobytes().ljust(128, b"\0")),
+    )
     for field in ("address", "type", "sizes", "strides", "box", "swizzle_bytes"):
         assert getattr(ours, field) == getattr(theirs, field), field

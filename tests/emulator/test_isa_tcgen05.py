@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - PTX instructions stay on their lines
 """tcgen05: tensor memory through every load and store shape, and MMAs of every kind with one and two CTAs."""
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 from ptxlab import run_kernel
 
 M = 128
+N = 32
 ALLOC = """mov.u32 %r1, %tid.x; mov.u32 %r2, smem; ld.param.u64 %d1, [p0]; ld.param.u64 %d2, [p1]; shr.u32 %r3, %r1, 5;
 setp.eq.u32 %p1, %r3, 0; @!%p1 bra GIVEN;
 tcgen05.alloc.cta_group::{ctas}.sync.aligned.shared::cta.b32 [smem+{at}], {columns};
@@ -47,7 +49,10 @@ def test_shapes_address_the_same_cells_as_whole_lanes(shape, count, direction):
     out = np.zeros((128, width), np.uint32)
     whole, part = names(width), names(total, 150)
     fill = "\n".join(f"ld.global.u32 %r{100 + i}, [%d3+{4 * i}];" for i in range(width))
-    body = ALLOC.format(ctas=1, at=0, columns=32) + f"mul.wide.u32 %d3, %r1, {4 * width}; add.u64 %d4, %d2, %d3; add.u64 %d3, %d1, %d3;"
+    body = (
+        ALLOC.format(ctas=1, at=0, columns=32)
+        + f"mul.wide.u32 %d3, %r1, {4 * width}; add.u64 %d4, %d2, %d3; add.u64 %d3, %d1, %d3;"
+    )
     if direction == "ld":
         stores = "\n".join(f"st.global.u32 [%d4+{4 * i}], %r{150 + i};" for i in range(total))
         body += f"""{fill} tcgen05.st.sync.aligned.32x32b.x{width}.b32 [%r7], {whole}; tcgen05.wait::st.sync.aligned;
@@ -124,12 +129,19 @@ mul.wide.u32 %d7, %r1, {bytes}; add.u64 %d7, %d2, %d7;
 {stores}
 """
 COMMIT = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r13];"
-CASES = [("f16", "f16", "f32"), ("bf16", "bf16", "f32"), ("f16", "f16", "f16"), ("tf32", "tf32", "f32"), ("e4m3", "e5m2", "f32")]
+CASES = [
+    ("f16", "f16", "f32"),
+    ("bf16", "bf16", "f32"),
+    ("f16", "f16", "f16"),
+    ("tf32", "tf32", "f32"),
+    ("e4m3", "e5m2", "f32"),
+]
 CASES += [("s8", "s8", "s32"), ("u8", "s8", "s32"), ("u8", "u8", "s32")]
 
 
 @pytest.mark.parametrize(("a_kind", "b_kind", "d_kind"), CASES)
-def test_mma(a_kind, b_kind, d_kind, n=32):
+def test_mma(a_kind, b_kind, d_kind):
+    n = N
     rng = np.random.default_rng(0)
     kind, k, _ = KINDS[a_kind]
     low = {"s8": (-128, 128), "u8": (0, 256)}
@@ -152,11 +164,17 @@ def test_mma(a_kind, b_kind, d_kind, n=32):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_two_ctas_share_one_product(seed, n=32):
+def test_two_ctas_share_one_product(seed):
+    n = N
     rng = np.random.default_rng(1)
     a, b = rng.integers(-3, 4, (256, 16)), rng.integers(-3, 4, (n, 16))
     parts = [
-        np.concatenate((pattern(a[128 * r : 128 * r + 128].astype(np.float16)), pattern(b[16 * r : 16 * r + 16].astype(np.float16))))
+        np.concatenate(
+            (
+                pattern(a[128 * r : 128 * r + 128].astype(np.float16)),
+                pattern(b[16 * r : 16 * r + 16].astype(np.float16)),
+            )
+        )
         for r in range(2)
     ]
     image = np.stack(parts)

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - PTX instructions stay on their lines
 """cp.async.bulk.tensor: ranks 1 to 5, every swizzle, what lies outside, multicast, stores and reductions."""
 
 import numpy as np
@@ -72,11 +73,22 @@ def load(view, start, box, code, seed=0, **modes):
     """The bytes of shared memory after a load."""
     size = int(np.prod(box)) * view.itemsize
     at = -(-size // 8) * 8
-    body = HEAD.format(at=at) + f"""@!%p8 bra W; mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem+{at}], {size};
+    body = (
+        HEAD.format(at=at)
+        + f"""@!%p8 bra W; mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem+{at}], {size};
     cp.async.bulk.tensor.{view.ndim}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [smem], [%d2, {coordinates(start)}], [smem+{at}];
-    """ + WAIT.format(at=at) + COPY_OUT.format(size=size)
+    """
+        + WAIT.format(at=at)
+        + COPY_OUT.format(size=size)
+    )
     out = np.zeros(size, np.uint8)
-    run_kernel(body, [out, view.base if view.base is not None else view], shared=at + 8, maps=[map_of(view, box, code, **modes)], seed=seed)
+    run_kernel(
+        body,
+        [out, view.base if view.base is not None else view],
+        shared=at + 8,
+        maps=[map_of(view, box, code, **modes)],
+        seed=seed,
+    )
     return out
 
 
@@ -127,13 +139,20 @@ def test_multicast_reaches_the_ctas_of_its_mask(mask, seed):
     store, view = tensor((16, 16), np.float16)
     size = 512
     pair = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\n"
-    body = HEAD.format(at=size) + pair + f"""mov.u32 %r5, %cluster_ctarank; shr.u32 %r6, {mask}, %r5; and.b32 %r6, %r6, 1;
+    body = (
+        HEAD.format(at=size)
+        + pair
+        + f"""mov.u32 %r5, %cluster_ctarank; shr.u32 %r6, {mask}, %r5; and.b32 %r6, %r6, 1;
     setp.eq.u32 %p2, %r6, 0; mul.wide.u32 %d4, %r5, {size}; add.u64 %d1, %d1, %d4;
     @%p2 bra SEND; @%p8 mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem+{size}], {size};
     SEND: {pair} setp.ne.u32 %p3, %r5, 0; @%p3 bra GO; @!%p8 bra GO;
     cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [smem], [%d2, {{0, 0}}], [smem+{size}], {mask};
     GO: @%p2 bra END;
-    """ + WAIT.format(at=size) + COPY_OUT.format(size=size) + pair
+    """
+        + WAIT.format(at=size)
+        + COPY_OUT.format(size=size)
+        + pair
+    )
     out = np.zeros((2, 256), np.float16)
     run_kernel(body, [out, store], shared=size + 8, maps=[map_of(view, (16, 16), F16)], grid=2, cluster=2, seed=seed)
     for rank in range(2):
@@ -155,7 +174,9 @@ def test_stores_drop_what_lies_outside(shape, box, offset):
     before = view.copy()
     start = [(n - b if offset > 0 else 0) + offset for n, b in zip(shape, box, strict=True)]
     data = -np.arange(np.prod(box)).astype(np.float16).reshape(box)
-    body = STORE.format(size=data.nbytes, store="cp.async.bulk.tensor", rank=len(shape), tail=".tile.bulk_group", at=coordinates(start))
+    body = STORE.format(
+        size=data.nbytes, store="cp.async.bulk.tensor", rank=len(shape), tail=".tile.bulk_group", at=coordinates(start)
+    )
     run_kernel(body, [data, store], shared=data.nbytes, maps=[map_of(view, box, F16)])
     expected = before.copy()
     for index in np.ndindex(*box):
@@ -171,7 +192,9 @@ def test_reductions(code, dtype, reduction):
     store, view = tensor((8, 16), dtype)
     before = view.copy()
     data = (np.arange(128) % 7 + 100).astype(dtype).reshape(8, 16)
-    body = STORE.format(size=data.nbytes, store="cp.reduce.async.bulk.tensor", rank=2, tail=f".{reduction}.tile.bulk_group", at="{0, 0}")
+    body = STORE.format(
+        size=data.nbytes, store="cp.reduce.async.bulk.tensor", rank=2, tail=f".{reduction}.tile.bulk_group", at="{0, 0}"
+    )
     run_kernel(body, [data, store], shared=data.nbytes, maps=[map_of(view, (8, 16), code)])
     function = {"add": np.add, "min": np.minimum, "max": np.maximum}[reduction]
     assert np.array_equal(view, function(before, data))

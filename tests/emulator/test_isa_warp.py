@@ -172,7 +172,8 @@ ld.param.u64 %d1, [p0]; mul.wide.u32 %d2, %r1, 4; add.u64 %d1, %d1, %d2; st.glob
 
 
 @pytest.mark.parametrize(
-    "barrier", ["bar.sync 0;", "bar.sync 3, 128;", "barrier.sync 0;", "barrier.cta.sync.aligned 1, 128;", "barrier.sync 2, 128;"]
+    "barrier",
+    ["bar.sync 0;", "bar.sync 3, 128;", "barrier.sync 0;", "barrier.cta.sync.aligned 1, 128;", "barrier.sync 2, 128;"],
 )
 def test_a_barrier_lets_warps_exchange_data(barrier):
     for seed in range(4):

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - PTX instructions stay on their lines
 """wgmma: operands in shared memory (K-major, every swizzle, and transposed) and in registers, accumulation, groups."""
 
 import numpy as np
@@ -6,14 +7,29 @@ import pytest
 from ptxlab import run_kernel
 from wgmmalab import M, N, body, descriptor, encoded, k_major, swizzle, unpacked
 
+
 def run(image, a, b, products, registers, start="", seed=0):
     out = np.zeros((128, registers), np.uint32)
-    run_kernel(body(len(image), a, b, products, registers, start), [image, out], threads=128, shared=len(image), target="90a", seed=seed)
+    run_kernel(
+        body(len(image), a, b, products, registers, start),
+        [image, out],
+        threads=128,
+        shared=len(image),
+        target="90a",
+        seed=seed,
+    )
     return out
 
 
 LIST = "{" + ", ".join(f"%r{10 + i}" for i in range(N // 2)) + "}"
-CASES = [("f16", 16, "f32"), ("bf16", 16, "f32"), ("tf32", 8, "f32"), ("e4m3", 32, "f32"), ("s8", 32, "s32"), ("u8", 32, "s32")]
+CASES = [
+    ("f16", 16, "f32"),
+    ("bf16", 16, "f32"),
+    ("tf32", 8, "f32"),
+    ("e4m3", 32, "f32"),
+    ("s8", 32, "s32"),
+    ("u8", 32, "s32"),
+]
 
 
 @pytest.mark.parametrize("width", [0, 32, 64, 128])
@@ -32,7 +48,14 @@ def test_k_major_operands(kind, k, d_kind, width):
     clear = "\n".join(f"mov.b32 %r{10 + i}, 0;" for i in range(N // 2))
     products = f"setp.ne.u32 %p1, 0, 0;\n{name} {LIST}, %d5, %d6, %p1{scale};\nsetp.eq.u32 %p1, 0, 0;\n"
     products += f"{name} {LIST}, %d5, %d6, %p1{scale};"
-    out = run(image, descriptor(0, leading, stride, width), descriptor(len(first), leading, stride, width), products, N // 2, clear)
+    out = run(
+        image,
+        descriptor(0, leading, stride, width),
+        descriptor(len(first), leading, stride, width),
+        products,
+        N // 2,
+        clear,
+    )
     found = unpacked(out, N, np.float32 if d_kind == "f32" else np.int32)
     assert np.array_equal(found, 2 * (a @ b.T))
 
@@ -72,7 +95,9 @@ def test_f16_accumulators_pack_two_to_a_register():
     left, right = k_major(a.astype(np.float16), 128), k_major(b.astype(np.float16), 128)
     names = "{%r10, %r11, %r12, %r13}"
     products = f"setp.ne.u32 %p1, 0, 0;\nwgmma.mma_async.sync.aligned.m64n{N}k16.f16.f16.f16 {names}, %d5, %d6, %p1, 1, 1, 0, 0;"
-    out = run(np.concatenate((left, right)), descriptor(0, 16, 1024, 128), descriptor(len(left), 16, 1024, 128), products, 4)
+    out = run(
+        np.concatenate((left, right)), descriptor(0, 16, 1024, 128), descriptor(len(left), 16, 1024, 128), products, 4
+    )
     halves = out.view(np.float16).reshape(128, 8)
     found = unpacked(halves.astype(np.float32).view(np.uint32), N, np.float32)
     assert np.array_equal(found, a @ b.T)

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - PTX instructions stay on their lines
 """Strictness about barriers, deadlock, divergence, groups of wgmma, instructions that are not known, and launches."""
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 from ptxlab import launch, module_text, run_kernel
 from rulebook import Rule, check_broken, check_sound, init, params, wait
 
+from epifuse.emulator.map_rules import MapRequest
 from epifuse.emulator.reports import (
     BarrierError,
     DeadlockError,
@@ -16,6 +18,7 @@ from epifuse.emulator.reports import (
     RaceError,
     UnknownInstructionError,
 )
+from epifuse.emulator.tensor_map import encode
 
 
 def two():
@@ -148,11 +151,10 @@ def test_launches_that_the_chip_refuses(change, says):
         run_kernel("mov.u32 %r1, 0;", [], target="80" if change.get("chip") == "80" else "100a", **change)
 
 
-@pytest.mark.parametrize(("change", "says"), [("rank", "dimensions"), ("bytes", "map"), ("place", "64 bytes|aligned"), ("target", "128")])
+@pytest.mark.parametrize(
+    ("change", "says"), [("rank", "dimensions"), ("bytes", "map"), ("place", "64 bytes|aligned"), ("target", "128")]
+)
 def test_tensor_maps_that_are_none(change, says):
-    from epifuse.emulator.map_rules import MapRequest
-    from epifuse.emulator.tensor_map import encode
-
     store = np.zeros(4096, np.float16)
     start = -store.ctypes.data % 16 // 2
     request = MapRequest(6, store.ctypes.data + 2 * start, (64, 16), (128,), (16, 8), (1, 1))

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - PTX instructions stay on their lines
 """Strictness about memory: bounds, alignment, unwritten bytes, races of threads and of asynchronous copies."""
 
 import numpy as np
@@ -24,9 +25,12 @@ def bytes_and_words():
 SOURCE = "ld.param.u64 %d4, [p1]; mul.wide.u32 %d5, %r1, 16; add.u64 %d5, %d4, %d5; mad.lo.u32 %r6, %r1, 16, %r2;\n"
 COPY = SOURCE + "cp.async.cg.shared.global [%r6], [%d5], 16; cp.async.commit_group;\n"
 SHOW = "ld.shared.u32 %r10, [%r6]; st.global.u32 [%d3], %r10;"
-LOAD = init(1024, 1) + """@!%p8 bra READ; mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem+1024], 512;
+LOAD = (
+    init(1024, 1)
+    + """@!%p8 bra READ; mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem+1024], 512;
 ld.param.u64 %d4, [p1]; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [smem], [%d4], 512, [smem+1024];
 READ: """
+)
 FILL = "mov.u32 %r7, 5; st.shared.u32 [%r4], %r7;\n"
 STORE = """@!%p8 bra END; cp.async.bulk.global.shared::cta.bulk_group [%d1], [smem], 256; cp.async.bulk.commit_group;
 """

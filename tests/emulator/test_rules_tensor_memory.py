@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - PTX instructions stay on their lines
 """Strictness about tensor memory: allocation, leaks, unwritten cells, quarters, and order against MMAs."""
 
 import pytest
@@ -32,9 +33,12 @@ ZEROS = """mov.u32 %r6, 0; mov.u32 %r7, %r4; mov.u32 %r8, 0; Z: st.shared.u32 [%
 setp.lt.u32 %p2, %r8, 9; @%p2 bra Z; {fence}
 """
 FENCE = "fence.proxy.async.shared::cta;"
-MMA = init(1024, 1) + """and.b32 %r9, %r2, 0x3FFFF; add.u32 %r9, %r9, 2048; shr.u32 %r9, %r9, 4; cvt.u64.u32 %d4, %r9;
+MMA = (
+    init(1024, 1)
+    + """and.b32 %r9, %r2, 0x3FFFF; add.u32 %r9, %r9, 2048; shr.u32 %r9, %r9, 4; cvt.u64.u32 %d4, %r9;
 add.u64 %d4, %d4, 0x0000401000080000; setp.ne.u32 %p3, 0, 0; @!%p8 bra WAIT;
 tcgen05.mma.cta_group::1.kind::f16 [%r10], %d4, %d4, {idesc}, %p3; {commit} WAIT: """
+)
 IDESC = 1 << 4 | (16 >> 3) << 17 | (128 >> 4) << 24
 COMMIT = "add.u32 %r13, %r2, 1024; tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r13];"
 MMA_NOW = MMA.format(idesc=IDESC, commit=COMMIT)

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - PTX instructions stay on their lines
 """One warpgroup's product through wgmma: the kernel, and the layouts of its operands and of D written out."""
 
 from __future__ import annotations

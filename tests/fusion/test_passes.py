@@ -409,3 +409,18 @@ def test_a_broken_pass_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             parse("def epi(accum): D = -accum; return D"), dtypes.FLOAT32, (), (("D", OutputSpec(dtypes.FLOAT16)),)
         )
     passes.clear()
+
+
+def test_the_last_pass_is_judged_also_where_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose_a_store(program: Program, context: Context) -> Program:
+        return Program(program.nodes[:-1], program.types[:-1])
+
+    broken = [dataclasses.replace(p, run=lose_a_store) if p.name == "fold" else p for p in passes.PASSES]
+    monkeypatch.setattr(passes, "PASSES", tuple(broken))
+    monkeypatch.setattr(passes, "verify_each", False)
+    passes.clear()
+    with pytest.raises(IrError, match=r"^fold left"):
+        passes.lower(
+            parse("def epi(accum): D = -accum; return D"), dtypes.FLOAT32, (), (("D", OutputSpec(dtypes.FLOAT16)),)
+        )
+    passes.clear()

@@ -44,11 +44,6 @@ class Fragment:
         return self.runs[0].length
 
     @cached_property
-    def positions(self) -> tuple[int, ...]:
-        """The distinct positions, in order."""
-        return tuple(dict.fromkeys(run.position for run in self.runs))
-
-    @cached_property
     def lines(self) -> tuple[int, ...]:
         """The distinct lines, in order."""
         return tuple(dict.fromkeys(run.line for run in self.runs))
@@ -91,7 +86,8 @@ class KernelFacts:
     the axis (``positions``, ``lanes * run`` apart), and neighbouring lanes that share a line (``lanes``, a power of
     two). Steps go across the axis: a thread keeps its positions. Where they go along it (``steps_along``), a thread
     keeps its ``lines``, those of one fragment, and sees other positions at every step. A warp covers whole lines.
-    ``barrier`` is the number of the named barrier at which the epilogue's threads meet.
+    ``barrier`` is the number of the named barrier at which the epilogue's threads meet; a kernel whose warpgroups run
+    epilogues of their own puts a device integer there while it is traced.
     """
 
     tile_m: int
@@ -103,4 +99,4 @@ class KernelFacts:
     lanes: int
     steps_along: bool = False
     lines: int = 1
-    barrier: int = 0
+    barrier: Any = 0

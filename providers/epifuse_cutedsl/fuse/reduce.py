@@ -175,7 +175,11 @@ class Reduction:
 
     def barrier(self) -> None:
         """All threads of the epilogue meet."""
-        emit(f"bar.sync {self.facts.barrier}, {self.facts.threads};")
+        number, threads = self.facts.barrier, self.facts.threads
+        if isinstance(number, int):
+            emit(f"bar.sync {number}, {threads};")
+        else:
+            emit(f"bar.sync {{$r0}}, {threads};", (), [number])
 
     def _gather(self, scratch: Any, width: int, rows: int) -> None:
         """The fold over rows of shared memory, in their order, written as the CTA's partial result."""

@@ -71,6 +71,16 @@ def _check(driver: ctypes.CDLL, result: int, call: str) -> None:
         raise LaunchError(f"{call} failed: {(name.value or b'?').decode()} ({result}).")
 
 
+def driver_call(name: str, *arguments: Any) -> None:
+    """Call a function of the driver by its name, with ctypes arguments.
+
+    Raises:
+        LaunchError: this machine has no driver, or the call failed.
+    """
+    driver = _driver()
+    _check(driver, getattr(driver, name)(*arguments), name)
+
+
 class LoadedKernel:
     """A kernel image that the driver has loaded. Safe in threads; loaded once, also for several devices."""
 

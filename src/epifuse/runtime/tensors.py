@@ -26,7 +26,8 @@ class Traits:
     """What may be asked of a tensor without touching its data.
 
     ``strides`` count elements. ``address`` is None for a fake tensor. ``alignment_bytes`` is the largest power of two
-    up to 32 that divides the address. ``device`` is a name such as ``cpu`` or ``cuda:0``.
+    up to 32 that divides the address. ``device`` is a name such as ``cpu`` or ``cuda:0``. ``negated``: torch has only
+    noted a negation (``x.conj().imag``), and the memory holds the values with the other sign.
     """
 
     shape: tuple[int, ...]
@@ -35,11 +36,12 @@ class Traits:
     device: str
     alignment_bytes: int
     address: int | None
+    negated: bool = False
 
     @property
     def key(self) -> tuple[Any, ...]:
         """The traits without the address: what a compiled kernel or a list of operators may be reused for."""
-        return (self.shape, self.strides, self.dtype.name, self.device, self.alignment_bytes)
+        return (self.shape, self.strides, self.dtype.name, self.device, self.alignment_bytes, self.negated)
 
     @property
     def numel(self) -> int:
@@ -97,7 +99,8 @@ def traits_of(tensor: torch.Tensor, name: str = "") -> Traits:
         return Traits(shape, strides, dtype, _device_name(tensor.device), min(alignment, MAX_ALIGNMENT_BYTES), None)
     address = tensor.data_ptr()
     alignment = (address & -address) or MAX_ALIGNMENT_BYTES
-    return Traits(shape, strides, dtype, _device_name(tensor.device), min(alignment, MAX_ALIGNMENT_BYTES), address)
+    alignment = min(alignment, MAX_ALIGNMENT_BYTES)
+    return Traits(shape, strides, dtype, _device_name(tensor.device), alignment, address, tensor.is_neg())
 
 
 class _Writeable:

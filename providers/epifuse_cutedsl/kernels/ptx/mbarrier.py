@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mbarrier objects in shared memory (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from epifuse_cutedsl.kernels.ptx.asm import emit
+
+BYTES = 8
+
+
+def init(barrier: Any, count: int) -> None:
+    """Make an mbarrier at a shared address whose phase completes after ``count`` arrivals (and pending bytes)."""
+    emit(f"mbarrier.init.shared::cta.b64 [{{$r0}}], {count};", (), [barrier])
+
+
+def fence_init() -> None:
+    """Make this thread's ``init`` visible to the cluster and to the asynchronous proxy."""
+    emit("fence.mbarrier_init.release.cluster;")
+
+
+def arrive(barrier: Any, predicate: Any) -> None:
+    """One arrival, with release semantics, where the predicate (Boolean) holds."""
+    emit("@{$r1} mbarrier.arrive.release.cta.shared::cta.b64 _, [{$r0}];", (), [barrier, predicate])
+
+
+def arrive_expect_tx(barrier: Any, size_bytes: int) -> None:
+    """One arrival, and ``size_bytes`` that asynchronous copies are to bring before the phase completes."""
+    emit(f"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [{{$r0}}], {size_bytes};", (), [barrier])
+
+
+def wait_parity(barrier: Any, parity: Any) -> None:
+    """Wait until the phase of this parity (Int32, 0 for the first) has completed; acquires what it released.
+
+    On a new mbarrier a wait for parity 1, the phase before the first, returns at once.
+    """
+    emit(
+        "{\n.reg .pred complete;\nAGAIN:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 complete, [{$r0}], {$r1};\n"
+        "@complete bra DONE;\nbra AGAIN;\nDONE:\n}",
+        (),
+        [barrier, parity],
+    )

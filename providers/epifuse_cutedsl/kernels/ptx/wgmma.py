@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions").
+
+Accumulators are bits (``Int32``). Every statement that reads, writes or waits for them takes them and gives them back,
+so that the compiler moves no use of one across it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cutlass import Int64
+
+from epifuse_cutedsl import compat
+from epifuse_cutedsl.kernels.ptx.asm import emit
+
+INSTRUCTION_M = 64
+INSTRUCTION_K_BYTES = 32
+SWIZZLE_128B_BYTES = 128
+ATOM_ROWS = 8
+"""Rows of one swizzle atom of 128 bytes each."""
+_SWIZZLE_128B = 1
+"""In bits 62 and 63 of a matrix descriptor."""
+_ELEMENTS = {"float16": "f16", "bfloat16": "bf16"}
+
+
+def fence() -> None:
+    """Order this warpgroup's accesses of registers before the products that follow (``wgmma.fence``)."""
+    emit("wgmma.fence.sync.aligned;")
+
+
+def commit_group() -> None:
+    """All products issued since the last commit become a group."""
+    emit("wgmma.commit_group.sync.aligned;")
+
+
+def wait_group(pending: int, accumulators: Sequence[Any]) -> list[Any]:
+    """Wait until at most ``pending`` groups are under way; the accumulators afterwards."""
+    return compat.inline_asm_in_place(f"wgmma.wait_group.sync.aligned {pending};", accumulators)
+
+
+def descriptor(leading_bytes: int, stride_bytes: int) -> int:
+    """A matrix descriptor with 128-byte swizzle of a matrix at shared address 0.
+
+    PTX ISA, "Matrix Descriptor Format" of wgmma: start address, leading and stride byte offset, each without its 4
+    lowest bits, at bits 0, 16 and 32; base offset 0 (matrices lie on 1024 bytes); the swizzle at bit 62.
+
+    K-major: ``stride_bytes`` from 8 rows to the next 8; the leading offset is not used. MN-major: ``leading_bytes``
+    from 64 elements of M or N (16 bits each) to the next, ``stride_bytes`` from 8 positions of K to the next.
+    """
+    bits = (leading_bytes >> 4) << 16 | (stride_bytes >> 4) << 32 | _SWIZZLE_128B << 62
+    return bits
+
+
+def at(bits: int, address: Any) -> Any:
+    """The descriptor of the matrix at a shared address (Int32), below 2^18, as an Int64."""
+    return Int64(address >> 4) + bits
+
+
+def moved(matrix: Any, size_bytes: int) -> Any:
+    """The descriptor of the matrix ``size_bytes`` behind."""
+    return matrix + (size_bytes >> 4) if size_bytes else matrix
+
+
+def mma_async(
+    dtype: str, n: int, accumulators: Sequence[Any], a: Any, b: Any, *, a_k_major: bool, b_k_major: bool
+) -> list[Any]:
+    """``accumulators += A B`` of 64 rows, ``n`` columns (8 to 256) and 16 positions of K; operands of 16 bits.
+
+    ``a`` and ``b`` are descriptors (Int64); the ``n / 2`` accumulators of a thread are those of float32.
+    """
+    count = n // 2
+    assert len(accumulators) == count
+    assert n % 8 == 0
+    element = _ELEMENTS[dtype]
+    registers = ", ".join(f"${i}" for i in range(count))
+    first = 2 * count
+    text = (
+        f"{{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\n"
+        f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{element}.{element} {{{registers}}}, ${first}, ${first + 1}, "
+        f"add, 1, 1, {int(not a_k_major)}, {int(not b_k_major)};\n}}"
+    )
+    return compat.inline_asm_in_place(text, accumulators, [a, b])
+
+
+def setmaxnreg(registers: int, *, increase: bool) -> None:
+    """Change this warpgroup's registers a thread (``setmaxnreg``; a multiple of 8 from 24 to 256)."""
+    emit(f"setmaxnreg.{'inc' if increase else 'dec'}.sync.aligned.u32 {registers};")

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Sm90Gemm``: a persistent CTA of a producer and two consumer warpgroups. Host entry and kernel body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+from cutlass import Int32, Uint8, cute
+from cutlass.cute import arch
+
+from epifuse.dtypes import DType
+from epifuse_cutedsl import compat
+from epifuse_cutedsl.configs.sm90 import CONSUMERS, WARPGROUP, WARPGROUP_WARPS, Sm90Config
+from epifuse_cutedsl.fuse.control import when
+from epifuse_cutedsl.fuse.fragment import Extents
+from epifuse_cutedsl.kernels.ptx import wgmma
+from epifuse_cutedsl.kernels.sm90 import consumer, epilogue, producer
+from epifuse_cutedsl.kernels.sm90.ring import OperandTile, Ring
+from epifuse_cutedsl.kernels.sm90.schedule import Schedule
+from epifuse_cutedsl.tile.smem import ALIGNMENT_BYTES
+
+TensorMap = compat.tensor_map_parameter()
+NUMBERS: tuple[tuple[str, str], ...] = (
+    ("m", "i32"),
+    ("n", "i32"),
+    ("k", "i32"),
+    ("l", "i32"),
+    ("a_batched", "i32"),
+    ("b_batched", "i32"),
+    ("tiles_m", "i32"),
+    ("tiles_n", "i32"),
+    ("group", "i32"),
+)
+"""Names and types of the main loop's numbers, in order, behind the tensor maps of A and B; the epilogue's follow.
+
+``a_batched`` is 0 where one matrix serves all batches, else 1.
+"""
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
+"""Registers a thread after their redistribution; 128 (40 + 2 * 232) are at most the SM's 65536."""
+
+
+class Sm90Gemm:
+    """The Hopper kernel for one configuration, 16-bit operands of one dtype, float32 accumulators, an epilogue."""
+
+    def __init__(self, config: Sm90Config, dtype: DType, a_major: str, b_major: str, epilogue: Any) -> None:
+        self.config, self.dtype, self.epilogue = config, dtype, epilogue
+        self.a = OperandTile(config.tile_m, config.tile_k, a_major == "k")
+        self.b = OperandTile(config.tile_n, config.tile_k, b_major == "k")
+        self.product = consumer.Product(self.a, self.b, dtype.name, config.blocks)
+        self.stage = config.stage_shape(epilogue.axis, epilogue.run)
+
+    @property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory."""
+        return self.config.smem_bytes(self.epilogue.scratch_bytes)
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads of a CTA."""
+        return (self.config.threads, 1, 1)
+
+    @cute.jit
+    def __call__(self, numbers: list) -> None:
+        """Launch persistent CTAs. The numbers are ``NUMBERS``, then the epilogue's."""
+        anything = compat.some_tensor_map(numbers[0])
+        self.kernel(anything, anything, numbers).launch(grid=[1, 1, 1], block=list(self.block), smem=self.smem_bytes)
+
+    @cute.kernel
+    def kernel(self, map_a: TensorMap, map_b: TensorMap, numbers: list) -> None:
+        """The kernel's body: the warpgroups part."""
+        m, n, k, batches, a_batched, b_batched, tiles_m, tiles_n, group = numbers[: len(NUMBERS)]
+        config = self.config
+        thread = arch.thread_idx()[0]
+        warpgroup = arch.make_warp_uniform(thread // WARPGROUP)
+        base = arch.get_dyn_smem(Uint8, alignment=ALIGNMENT_BYTES).toint()
+        ring = Ring(config, base, base + self._barriers)
+        when(thread == 0, lambda: ring.make_barriers(WARPGROUP_WARPS * (1 if config.pingpong else CONSUMERS)))
+        arch.sync_threads()
+        k_tiles = (k + (config.tile_k - 1)) // config.tile_k
+        tiles = tiles_m * tiles_n * batches
+        schedule = Schedule(config, arch.block_idx()[0], arch.grid_dim()[0], tiles, tiles_m, tiles_n, group)
+
+        def produce() -> None:
+            wgmma.setmaxnreg(PRODUCER_REGISTERS, increase=False)
+            a = producer.Source(map_a.get_ptr().toint(), self.a, a_batched)
+            b = producer.Source(map_b.get_ptr().toint(), self.b, b_batched)
+            when(thread == CONSUMERS * WARPGROUP, lambda: producer.run(ring, schedule, a, b, k_tiles))
+
+        def consume() -> None:
+            wgmma.setmaxnreg(CONSUMER_REGISTERS, increase=True)
+            extents = Extents(m, n, batches)
+            tail = epilogue.Tail(
+                config, self.stage, self.epilogue, numbers[len(NUMBERS) :], extents, self._memory(base, warpgroup)
+            )
+            _consume(self.product, ring, schedule, tail, thread % WARPGROUP, warpgroup, k_tiles)
+
+        _either(warpgroup == CONSUMERS, produce, consume)
+
+    @property
+    def _staged(self) -> int:
+        """Where the staged tiles begin, behind the ring; then come the epilogues' scratch memories."""
+        return self.config.stages * self.config.stage_bytes
+
+    def _memory(self, base: Any, warpgroup: Any) -> epilogue.Memory:
+        staged, scratch = self.config.staged_bytes, self.epilogue.scratch_bytes
+        first = base + self._staged
+        return epilogue.Memory(
+            first + warpgroup * staged, first + CONSUMERS * staged + warpgroup * scratch, warpgroup + 1
+        )
+
+    @property
+    def _barriers(self) -> int:
+        return self._staged + CONSUMERS * (self.config.staged_bytes + self.epilogue.scratch_bytes)
+
+
+@cute.jit
+def _either(condition: Any, first: Any, second: Any) -> None:
+    """One of two roles."""
+    if condition:
+        first()
+    else:
+        second()
+
+
+@cute.jit
+def _consume(
+    product: Any, ring: Any, schedule: Any, tail: Any, thread: Any, warpgroup: Any, k_tiles: Any
+) -> None:
+    """All tiles of one consumer warpgroup."""
+    config = ring.config
+    stage, parity, first, step = Int32(0), Int32(0), schedule.first, schedule.step
+    row = Int32(0) if cutlass.const_expr(config.pingpong) else warpgroup * config.rows
+    if cutlass.const_expr(config.pingpong):
+        first, step = first + warpgroup * step, step * CONSUMERS
+        stage, parity = ring.skip(stage, parity, warpgroup * k_tiles)
+    row_bytes = row // 64 * product.a.position_bytes(64)
+    leader = (thread & 31) == 0
+    for index in cutlass.range(first, schedule.tiles, step, unroll=1):
+        batch, m, n = schedule.place(index)
+        accumulators, stage, parity = consumer.run(product, ring, stage, parity, row_bytes, leader, k_tiles)
+        if cutlass.const_expr(config.pingpong):
+            stage, parity = ring.skip(stage, parity, k_tiles)
+        tail.run(product, accumulators, batch, m + row, n, thread)
+
+

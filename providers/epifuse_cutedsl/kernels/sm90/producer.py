@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The producer: one thread that keeps the ring full by tensor copies, tile after tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cutlass import Int32, cute
+
+from epifuse_cutedsl.kernels.ptx import mbarrier, tma
+from epifuse_cutedsl.kernels.sm90.ring import BOX, OperandTile, Ring
+from epifuse_cutedsl.kernels.sm90.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Source:
+    """One operand: its tensor map (a generic address), its tile, and 0 where one matrix serves all batches, else 1."""
+
+    tensor_map: Any
+    tile: OperandTile
+    batched: Any
+
+    def load(self, target: Any, origin: Any, k: Any, batch: Any, full: Any) -> None:
+        """Start the copies of one K tile; ``origin`` is the tile's place along M or N."""
+        batch = batch * self.batched
+        if self.tile.k_major:
+            tma.load(target, self.tensor_map, [k, origin, batch], full)
+            return
+        for box in range(self.tile.boxes):
+            tma.load(target + box * self.tile.box_bytes, self.tensor_map, [origin + box * BOX, k, batch], full)
+
+
+@cute.jit
+def run(ring: Ring, schedule: Schedule, a: Source, b: Source, k_tiles: Any) -> None:
+    """Load all K tiles of all of the CTA's tiles. One thread calls it."""
+    config = ring.config
+    tma.prefetch_tensormap(a.tensor_map)
+    tma.prefetch_tensormap(b.tensor_map)
+    stage, parity = Int32(0), Int32(1)
+    for index in cutlass.range(schedule.first, schedule.tiles, schedule.step, unroll=1):
+        batch, m, n = schedule.place(index)
+        k = Int32(0)
+        for _ in cutlass.range(k_tiles, unroll=1):
+            mbarrier.wait_parity(ring.empty(stage), parity)
+            full, target = ring.full(stage), ring.address(stage)
+            mbarrier.arrive_expect_tx(full, config.stage_bytes)
+            a.load(target, m, k, batch, full)
+            b.load(target + config.a_bytes, n, k, batch, full)
+            k = k + config.tile_k
+            stage, parity = ring.after(stage, parity)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ring of stages between the producer and the consumers, and how the tiles of A and B lie in a stage.
+
+A stage has two mbarriers: *full* (one arrival of the producer, and the bytes of the copies) and *empty* (one arrival
+of each warp that has read it). Everything lies on 1024 bytes, as the 128-byte swizzle wants it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cutlass import Int32
+
+from epifuse_cutedsl.configs.sm90 import ELEMENT_BYTES, Sm90Config
+from epifuse_cutedsl.kernels.ptx import mbarrier, wgmma
+
+BOX = wgmma.SWIZZLE_128B_BYTES // ELEMENT_BYTES
+"""Elements in a row of a box: what the swizzle spans."""
+_ATOM_BYTES = wgmma.ATOM_ROWS * wgmma.SWIZZLE_128B_BYTES
+_STEP = wgmma.INSTRUCTION_K_BYTES // ELEMENT_BYTES
+
+
+@dataclass(frozen=True)
+class OperandTile:
+    """A K tile of A or B, ``extent`` along M or N, in shared memory.
+
+    K-major: one box with rows of 64 positions of K. MN-major: boxes of 64 positions of M or N with rows of K.
+    """
+
+    extent: int
+    tile_k: int
+    k_major: bool
+
+    @property
+    def box_rows(self) -> int:
+        """Rows of a box."""
+        return self.extent if self.k_major else self.tile_k
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of a box."""
+        return self.box_rows * wgmma.SWIZZLE_128B_BYTES
+
+    @property
+    def boxes(self) -> int:
+        """Boxes of a K tile."""
+        return 1 if self.k_major else self.extent // BOX
+
+    @property
+    def descriptor(self) -> int:
+        """The matrix descriptor without its address."""
+        return wgmma.descriptor(0 if self.k_major else self.box_bytes, _ATOM_BYTES)
+
+    @property
+    def step_bytes(self) -> int:
+        """From one instruction's positions of K to the next ones'."""
+        return wgmma.INSTRUCTION_K_BYTES if self.k_major else _STEP * wgmma.SWIZZLE_128B_BYTES
+
+    def position_bytes(self, position: int) -> int:
+        """Where position ``position`` of M or N (a multiple of 64) begins."""
+        assert position % BOX == 0
+        return position * wgmma.SWIZZLE_128B_BYTES if self.k_major else position // BOX * self.box_bytes
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Where stages and mbarriers lie; ``base`` and ``barriers`` are shared addresses (Int32)."""
+
+    config: Sm90Config
+    base: Any
+    barriers: Any
+
+    def address(self, stage: Any) -> Any:
+        """Where A's tile of a stage lies; B's follows it."""
+        return self.base + stage * self.config.stage_bytes
+
+    def full(self, stage: Any) -> Any:
+        """The mbarrier that completes when a stage's bytes have come."""
+        return self.barriers + stage * mbarrier.BYTES
+
+    def empty(self, stage: Any) -> Any:
+        """The mbarrier that completes when a stage has been read."""
+        return self.barriers + (stage + self.config.stages) * mbarrier.BYTES
+
+    def make_barriers(self, readers: int) -> None:
+        """Initialize all mbarriers; ``readers`` warps read a stage. One thread calls it."""
+        for stage in range(self.config.stages):
+            mbarrier.init(self.full(stage), 1)
+            mbarrier.init(self.empty(stage), readers)
+        mbarrier.fence_init()
+
+    def after(self, stage: Any, parity: Any) -> tuple[Any, Any]:
+        """The next stage, and the parity of its phase."""
+        last = stage == self.config.stages - 1
+        return cutlass.select_(last, Int32(0), stage + 1), cutlass.select_(last, parity ^ 1, parity)
+
+    def skip(self, stage: Any, parity: Any, count: Any) -> tuple[Any, Any]:
+        """The stage and parity ``count`` stages on."""
+        total = stage + count
+        turns = total // self.config.stages
+        return total - turns * self.config.stages, parity ^ (turns & 1)

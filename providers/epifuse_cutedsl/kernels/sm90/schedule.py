@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tiles a CTA takes: every ``step``-th from its own number on, in the order that all kernels share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from epifuse_cutedsl.configs.sm90 import Sm90Config
+from epifuse_cutedsl.kernels.sm80.kernel import place_of
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Device integers (Int32): the first tile, the step, the number of tiles, and the grid of tiles."""
+
+    config: Sm90Config
+    first: Any
+    step: Any
+    tiles: Any
+    tiles_m: Any
+    tiles_n: Any
+    group: Any
+
+    def place(self, index: Any) -> tuple[Any, Any, Any]:
+        """Batch, and where tile ``index`` begins along M and N."""
+        batch, tile_m, tile_n = place_of(index, self.tiles_m, self.tiles_n, self.group)
+        return batch, tile_m * self.config.tile_m, tile_n * self.config.tile_n

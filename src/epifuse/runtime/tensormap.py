@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor maps, the 128 bytes that tensor copies read: by the CUDA driver for a GPU, by the emulator for its device.
+
+CUDA driver API, "Tensor Map Object Management": ``cuTensorMapEncodeTiled``. Names and numbers are that function's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from epifuse.dtypes import DType
+from epifuse.emulator import map_rules, tensor_map
+from epifuse.runtime.launch import driver_call
+
+BYTES = 128
+CODE = "128s"
+"""The struct code of a tensor map among a kernel's parameters."""
+ALIGNMENT_BYTES = 16
+"""Of a tensor's address, and of its strides beside the innermost."""
+LARGEST_BOX = 256
+SWIZZLE_128B = 3
+L2_PROMOTION_256B = 3
+_ALIGNMENT_OF_A_MAP = 64
+_DATA_TYPES = {
+    "uint8": 0, "int8": 0, "float8_e4m3fn": 0, "float8_e5m2": 0, "int32": 3, "float16": 6, "float32": 7, "float64": 8,
+    "bfloat16": 9,
+}  # fmt: skip
+
+
+class TiledMap(NamedTuple):
+    """A tensor and the box that a copy takes of it, innermost dimension first, in elements; strides in bytes, one
+    fewer. Beside that: 128-byte swizzle, zeros outside of the tensor, lines of 256 bytes in the second-level cache."""
+
+    dtype: DType
+    address: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+
+def encode(tiled: TiledMap, device: torch.device) -> bytes:
+    """The map's bytes for a CUDA device, or for the emulated device (``device`` is the CPU).
+
+    Raises:
+        LaunchError: there is no driver, or it refuses the map.
+        EmulatorError: the map breaks one of the driver's rules, which are the emulator's too.
+    """
+    request = map_rules.MapRequest(
+        data_type=_DATA_TYPES[tiled.dtype.name],
+        address=tiled.address,
+        sizes=tiled.sizes,
+        strides=tiled.strides,
+        box=tiled.box,
+        element_strides=(1,) * len(tiled.sizes),
+        swizzle=SWIZZLE_128B,
+        l2_promotion=L2_PROMOTION_256B,
+    )
+    if device.type == "cpu":
+        map_rules.check(request)
+        return tensor_map.encode(request)
+    return _encode_by_driver(request)
+
+
+def _encode_by_driver(request: map_rules.MapRequest) -> bytes:
+    rank = len(request.sizes)
+    room = ctypes.create_string_buffer(BYTES + _ALIGNMENT_OF_A_MAP)
+    address = -(-ctypes.addressof(room) // _ALIGNMENT_OF_A_MAP) * _ALIGNMENT_OF_A_MAP
+    driver_call(
+        "cuTensorMapEncodeTiled",
+        ctypes.c_void_p(address),
+        ctypes.c_int(request.data_type),
+        ctypes.c_uint32(rank),
+        ctypes.c_void_p(request.address),
+        _array(ctypes.c_uint64, request.sizes),
+        _array(ctypes.c_uint64, request.strides),
+        _array(ctypes.c_uint32, request.box),
+        _array(ctypes.c_uint32, request.element_strides),
+        ctypes.c_int(request.interleave),
+        ctypes.c_int(request.swizzle),
+        ctypes.c_int(request.l2_promotion),
+        ctypes.c_int(request.fill_nan),
+    )
+    return ctypes.string_at(address, BYTES)
+
+
+def _array(kind: type[ctypes.c_uint64 | ctypes.c_uint32], values: Sequence[int]) -> ctypes.Array[ctypes.c_uint64]:
+    return (kind * max(len(values), 1))(*values)  # type: ignore[return-value]

@@ -156,9 +156,12 @@ def _floating() -> list[Case]:
 
 
 def _integer() -> list[Case]:
-    found = [
-        _simple(f"{name}.{kind}", "b32", "i", "j")
-        for name in ("mul.hi", "min", "max", "div", "rem")
+    found = [_simple(f"{name}.{kind}", "b32", "i", "j") for name in ("mul.hi", "min", "max") for kind in ("u32", "s32")]
+    # Division by zero gives an unspecified value.
+    odd = "or.b32 %r1, %i1, 1;\n"
+    found += [
+        Case(f"{name}.{kind}", f"{odd}{name}.{kind} %o0, %i0, %r1;", ("i", "j"), ("b32",))
+        for name in ("div", "rem")
         for kind in ("u32", "s32")
     ]
     found += [_simple(f"{name}.b32", "b32", "i") for name in ("popc", "clz", "brev")]

@@ -151,10 +151,9 @@ class _Spread:
         center = self._evaluate(self.elementwise)
         total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in center.items()}
         if self.is_float:
-            moved = [
-                self._evaluate(self.elementwise, self.accum + s * self.accum_slack) for s in (-1.0, -0.5, 0.5, 1.0)
-            ]
-            _add(total, center, moved)
+            for slack in self._independent_slacks():
+                moved = [self._evaluate(self.elementwise, self.accum + s * slack) for s in (-1.0, -0.5, 0.5, 1.0)]
+                _add(total, center, moved)
         types = self._types()
         for index, node in enumerate(self.elementwise.nodes):
             if node.kind is Kind.COMPUTE and types[index].dtype.is_float:
@@ -168,6 +167,14 @@ class _Spread:
                     graphs += [_moved(self.elementwise, index, 0.0, sign * accuracy.absolute) for sign in (-1, 1)]
                 _add(total, center, [self._evaluate(graph) for graph in graphs])
         return total
+
+    def _independent_slacks(self) -> list[torch.Tensor]:
+        """The accumulator's slack in independent parts: a gated output sees two columns, each off in its own way."""
+        if not infer.halved_nodes(self.elementwise):
+            return [self.accum_slack]
+        even = torch.arange(self.accum_slack.shape[-1]) % 2 == 0
+        even = even.to(self.accum_slack.device)
+        return [self.accum_slack * even, self.accum_slack * ~even]
 
     def _types(self) -> tuple[ValueType, ...]:
         """The type of every node of the elementwise graph."""

@@ -42,6 +42,11 @@ class Clock:
             clock.fence(dimension, epoch)
         return clock
 
+    @property
+    def width(self) -> int:
+        """Dimensions that it has room for."""
+        return self._width
+
     def snapshot(self) -> Clock:
         """An independent copy."""
         copy = Clock.__new__(Clock)
@@ -88,7 +93,8 @@ class Clock:
         return dimension < self._width and self._known.item(self._width + dimension) >= number & EPOCH_MASK
 
     def _grow(self, width: int) -> None:
-        wider = np.zeros((2, max(width, 2 * self._width)), np.int64)
+        # Powers of two of what is needed: doubling instead would let two clocks that join each other grow for ever.
+        wider = np.zeros((2, 1 << (width - 1).bit_length()), np.int64)
         wider[:, : self._width] = self._known
         self._known, self._width = wider, wider.shape[1]
 

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Sm90Launch``: a launch of the Hopper kernel, its tensor maps encoded once for the arguments' addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from epifuse import emulator
+from epifuse.arguments import GemmArguments
+from epifuse.runtime import tensormap
+from epifuse_cutedsl.configs.sm90 import BLOCK_M, Sm90Config
+from epifuse_cutedsl.gemm_launch import GemmLaunch
+from epifuse_cutedsl.tma_operands import TmaOperand, tma_operand
+
+_BOX = 64
+"""Elements of 16 bits that a row of a box has: 128 bytes, the swizzle's width."""
+
+
+class Sm90Launch(GemmLaunch):
+    """A persistent grid: one CTA for each SM, or for each tile where there are fewer."""
+
+    def _layout(
+        self, config: Sm90Config, group: int, args: GemmArguments
+    ) -> tuple[tuple[int, int, int], list[Any], list[int]]:
+        m, n, k, batches = args.problem_size
+        tiles = (-(-m // config.tile_m), -(-n // config.tile_n))
+        total = tiles[0] * tiles[1] * batches
+        a, b = operands(args)
+        maps = [bytes(tensormap.BYTES)] * 2
+        if total and k:
+            device = args.A.device
+            maps = [
+                tensormap.encode(operand.tiled_map(address, _box(operand, extent, config.tile_k)), device)
+                for operand, address, extent in (
+                    (a, args.A.data_ptr(), config.tile_m),
+                    (b, args.B.data_ptr(), config.tile_n),
+                )
+            ]
+        main = [*maps, m, n, k, batches, int(a.batched), int(b.batched), *tiles, group]
+        pieces = [-(-m // BLOCK_M), -(-n // config.epilogue_n)]
+        return (min(total, _sm_count(args.A.device)), 1, 1), main, pieces
+
+
+def operands(args: GemmArguments) -> tuple[TmaOperand, TmaOperand]:
+    """A and B of arguments that the operator supports."""
+    a, b = tma_operand(args.A.traits, k_last=True), tma_operand(args.B.traits, k_last=False)
+    assert isinstance(a, TmaOperand)
+    assert isinstance(b, TmaOperand)
+    return a, b
+
+
+def _box(operand: TmaOperand, extent: int, tile_k: int) -> tuple[int, int, int]:
+    return (_BOX, extent if operand.major == "k" else tile_k, 1)
+
+
+def _sm_count(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    emulated = emulator.current()
+    return 1 if emulated is None else emulated.chip.sm_count

@@ -10,23 +10,32 @@ from epifuse.runtime.rounding import tf32_allowed
 from epifuse.runtime.tensors import Traits
 from epifuse_cutedsl.kernels.sm80.operand import MainTraits
 
-# (A, B, accumulator) by dtype class of the main loop. float32 stands twice: see ``kind_of``.
-_HALF = ("float16", "bfloat16")
-_BYTE = ("int8", "uint8")
+PRODUCTS: dict[tuple[str, str, str], str] = {
+    ("float16", "float16", "float32"): "half",
+    ("float16", "float16", "float16"): "half",
+    ("bfloat16", "bfloat16", "float32"): "half",
+    ("int8", "int8", "int32"): "byte",
+    ("int8", "uint8", "int32"): "byte",
+    ("uint8", "int8", "int32"): "byte",
+    ("uint8", "uint8", "int32"): "byte",
+    ("float32", "float32", "float32"): "f32",
+    ("float64", "float64", "float64"): "f64",
+}
+"""Dtypes of A, B and the accumulator, and the dtype class of the portable kernel's main loop that multiplies them."""
+
+
+def kinds_now(product: tuple[str, str, str]) -> tuple[str, ...]:
+    """The classes that multiply a product's dtypes, the preferred one first; float32 has two where TF32 is allowed."""
+    kind = PRODUCTS.get(product)
+    if kind is None:
+        return ()
+    return ("tf32", "f32") if kind == "f32" and tf32_allowed() else (kind,)
 
 
 def kind_of(args: GemmArguments) -> str | None:
     """The dtype class of the portable kernel's main loop that multiplies A and B; None where there is none."""
-    a, b, accumulator = args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name
-    if a == b and a in _HALF and (accumulator == "float32" or (a == "float16" and accumulator == "float16")):
-        return "half"
-    if a in _BYTE and b in _BYTE and accumulator == "int32":
-        return "byte"
-    if a == b == "float32" and accumulator == "float32":
-        return "tf32" if tf32_allowed() else "f32"
-    if a == b == accumulator == "float64":
-        return "f64"
-    return None
+    kinds = kinds_now((args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name))
+    return kinds[0] if kinds else None
 
 
 def main_traits(traits: Traits, *, k_last: bool) -> MainTraits:

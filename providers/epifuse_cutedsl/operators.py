@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, cast
 
+from epifuse import dtypes
 from epifuse.arguments import EpilogueArguments, GemmArguments
+from epifuse.dtypes import DType
 from epifuse.errors import UnsupportedError
+from epifuse.fusion.plan import EpiloguePlan
 from epifuse.metadata import (
     BLASDesignMetadata,
     DenseTensorConstraints,
@@ -31,15 +35,18 @@ from epifuse_cutedsl.fuse.fragment import KernelFacts
 from epifuse_cutedsl.fuse.params import parameters, traits_of, wanted_run
 from epifuse_cutedsl.gemm_launch import Compiled, GemmLaunch
 from epifuse_cutedsl.launch import Launcher
-from epifuse_cutedsl.operands import kind_of, main_traits
+from epifuse_cutedsl.operands import PRODUCTS, kind_of, kinds_now, main_traits
 from epifuse_cutedsl.provider import CuTeDSLProvider
 from epifuse_cutedsl.support import refusal
+from epifuse_cutedsl.tile.smem import limit_bytes
 
 GROUPS = (1, 4, 8)
 _MAIN_CODES = tuple("qqiiiiqqqqqqiii")
 """Struct codes of ``kernels.sm80.kernel.PARAMETERS``."""
 _ARTIFACTS_KEPT = 256
 _TARGETS = (TargetSm("80"),)
+_ROOMIEST = 90
+"""A compute capability whose CTAs have as much shared memory as any."""
 MAX_TILES = 2**31 - 1
 
 
@@ -69,9 +76,16 @@ class Sm80GemmOperator(Operator):
             return Status.fail(reason)
         if kind_of(args) != self.config.kind and (kind_of(args), self.config.kind) != ("tf32", "f32"):
             return Status.fail(f"The operator multiplies as {self.config.kind}, these operands as {kind_of(args)}")
+        target = target_sm or _target(args)
+        if target is not None and not self._fits_shared_memory(args, target):
+            return Status.fail(f"Tiles of {self.config} need more shared memory than a CTA has on sm_{target}")
         if not _fits_grid(self.config, args):
             return Status.fail(f"Tiles of {self.config} are more than a grid can have, 2^31 - 1")
         return Status.success()
+
+    def _fits_shared_memory(self, args: GemmArguments, target: TargetSm) -> bool:
+        staged = max(self.config.smem_bytes(args.accumulator_type.bytes, axis) for axis in "nm")
+        return staged + _scratch_bound(args) <= limit_bytes(target.cc)
 
     @classmethod
     def _explain(cls, args: GemmArguments, target_sm: TargetSm | None = None) -> Status:
@@ -90,21 +104,16 @@ class Sm80GemmOperator(Operator):
         args: GemmArguments | None = None,
     ) -> list[Operator]:
         if args is None:
-            return []
+            return _registered(target_sm, metadata_filter)
         target = target_sm or _target(args)
         kind = kind_of(args)
         if target is None or kind is None or refusal(args, target) is not None:
             return []
-        made: list[Operator] = []
-        describe = _describe(args)
-        for config in configurations(kind, args.accumulator_type.bytes, target.cc, _scratch_bound(args)):
-            if not _fits_grid(config, args):
-                continue
-            for group in GROUPS:
-                metadata = describe(config, group)
-                if metadata_filter(metadata):
-                    made.append(cls(metadata, config, group))
-        return made
+        found = configurations(kind, args.accumulator_type.bytes, target.cc, _scratch_bound(args))
+        a, b, out = (operand.traits.dtype for operand in (args.A, args.B, args.out))
+        plan = None if args.epilogue is None else args.plan
+        describe = _description(a, b, out, args.accumulator_type, plan)
+        return _made([c for c in found if _fits_grid(c, args)], describe, metadata_filter)
 
     def _compile(self, args: GemmArguments, target_sm: TargetSm | None = None) -> CompiledArtifact:
         launch = cast("GemmLaunch | None", args.memo.get(self))
@@ -151,23 +160,48 @@ def _target(args: GemmArguments) -> TargetSm | None:
     return target_of_operands(args.A.device)
 
 
-def _describe(args: GemmArguments) -> Callable[[Sm80Config, int], OperatorMetadata]:
-    """A function from configuration and group to metadata; what all operators share is made once."""
-    a, b, accumulator = args.A.traits.dtype, args.B.traits.dtype, args.accumulator_type
-    plan = None if args.epilogue is None else args.plan
-    out = DenseTensorConstraints(args.out.traits.dtype) if plan is None else None
-    operands = GemmOperandsMetadata(DenseTensorConstraints(a), DenseTensorConstraints(b), out, accumulator)
-    epilogue = None if plan is None else EpilogueMetadata(plan)
-    suffix = "" if plan is None else f"_{plan.key[:16]}"
-    dtypes = f"{a.short}_{b.short}_{accumulator.short}"
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """What the operators of one list share: operands, and the epilogue that is fused in."""
 
-    def describe(config: Sm80Config, group: int) -> OperatorMetadata:
-        tile = (config.tile_m, config.tile_n, config.tile_k)
-        name = f"sm80_gemm_{config.kind}_{dtypes}_{tile[0]}x{tile[1]}x{tile[2]}_s{config.stages}_g{group}{suffix}"
+    dtypes: str
+    operands: GemmOperandsMetadata
+    epilogue: EpilogueMetadata | None = None
+
+    def __call__(self, config: Sm80Config, group: int) -> OperatorMetadata:
+        operands, tile = self.operands, (config.tile_m, config.tile_n, config.tile_k)
+        suffix = "" if self.epilogue is None else f"_{self.epilogue.plan.key[:16]}"
+        name = f"sm80_gemm_{config.kind}_{self.dtypes}_{tile[0]}x{tile[1]}x{tile[2]}_s{config.stages}_g{group}{suffix}"
         design = BLASDesignMetadata(tile_shape=tile, num_smem_stages=config.stages, group=group)
-        return OperatorMetadata(name, Sm80GemmOperator, _TARGETS, operands, design, epilogue)
+        return OperatorMetadata(name, Sm80GemmOperator, _TARGETS, operands, design, self.epilogue)
 
-    return describe
+
+def _description(a: DType, b: DType, out: DType, accumulator: DType, plan: EpiloguePlan | None = None) -> _Description:
+    operands = GemmOperandsMetadata(*(DenseTensorConstraints(dtype) for dtype in (a, b, out)), accumulator)
+    names = "_".join(dtype.short for dtype in (a, b, out, accumulator))
+    return _Description(names, operands, None if plan is None else EpilogueMetadata(plan))
+
+
+def _made(configs: Iterable[Sm80Config], describe: _Description, metadata_filter: MetadataFilter) -> list[Operator]:
+    found: list[Operator] = []
+    for config in configs:
+        for group in GROUPS:
+            metadata = describe(config, group)
+            if metadata_filter(metadata):
+                found.append(Sm80GemmOperator(metadata, config, group))
+    return found
+
+
+def _registered(target: TargetSm | None, metadata_filter: MetadataFilter) -> list[Operator]:
+    """Every operator that has no epilogue; without a target, those for the largest shared memory."""
+    found: list[Operator] = []
+    for product in PRODUCTS:
+        a, b, accumulator = (dtypes.of(name) for name in product)
+        for kind in kinds_now(product):
+            configs = configurations(kind, accumulator.bytes, _ROOMIEST if target is None else target.cc)
+            for out in dict.fromkeys((accumulator, a)):
+                found += _made(configs, _description(a, b, out, accumulator), metadata_filter)
+    return found
 
 
 def _folds_batches(args: GemmArguments) -> bool:

@@ -76,11 +76,27 @@ def test_artifacts_are_bound_to_their_operator():
         other.run(plain, artifact)
 
 
-def test_without_arguments_lists_everything_under_unique_names():
-    operators = ops.get_operators()
+@pytest.mark.parametrize("target", [None, "80", "86", "90a", "120a"])
+def test_without_arguments_lists_everything_under_unique_names(target):
+    operators = ops.get_operators(target_sm=target)
     names = [op.metadata.operator_name for op in operators]
     assert names
     assert len(set(names)) == len(names)
+    halves = ops.get_operators(target_sm=target, metadata_filter=lambda m: m.operands.out.dtype == torch.float16)
+    assert 0 < len(halves) < len(operators)
+
+
+def test_what_is_listed_without_arguments_serves_those_without_an_epilogue():
+    args = arguments(epilogue=False)
+    named = {op.metadata.operator_name for op in ops.get_operators(target_sm="90a") if op.supports(args, "90a")}
+    assert named == {op.metadata.operator_name for op in ops.get_operators(args, target_sm="90a")}
+
+
+def test_a_listed_operator_whose_tiles_do_not_fit_another_gpu_says_so():
+    args = arguments(epilogue=False, dtype=torch.bfloat16)
+    answers = [op.supports(args, "86") for op in ops.get_operators(target_sm="90a")]
+    assert any(answers)
+    assert any("more shared memory" in str(answer.error) for answer in answers if not answer)
 
 
 def test_filter_limit_and_providers():

@@ -31,13 +31,25 @@ class Driver:
     def __init__(self) -> None:
         self.cuda = ctypes.CDLL("libcuda.so.1")
         self.check(self.cuda.cuInit(0))
-        device, context = ctypes.c_int(), ctypes.c_void_p()
-        self.check(self.cuda.cuDeviceGet(ctypes.byref(device), 0))
-        self.check(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
-        self.check(self.cuda.cuCtxSetCurrent(context))
+        self.device = ctypes.c_int()
+        self.check(self.cuda.cuDeviceGet(ctypes.byref(self.device), 0))
+        self.open()
         name = ctypes.create_string_buffer(128)
-        self.check(self.cuda.cuDeviceGetName(name, 128, device))
+        self.check(self.cuda.cuDeviceGetName(name, 128, self.device))
         self.name = name.value.decode()
+
+    def open(self) -> None:
+        """Make the device's context current."""
+        context = ctypes.c_void_p()
+        self.check(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), self.device))
+        self.check(self.cuda.cuCtxSetCurrent(context))
+
+    def reopen(self) -> None:
+        """A new context after a kernel has broken the old one, whose memory and modules are gone with it."""
+        self.cuda.cuCtxSetCurrent(None)
+        self.cuda.cuDevicePrimaryCtxRelease_v2(self.device)
+        self.check(self.cuda.cuDevicePrimaryCtxReset_v2(self.device))
+        self.open()
 
     def check(self, status: int) -> None:
         """Raise on an error, with its name."""
@@ -123,7 +135,7 @@ def _aligned_bytes(data: bytes) -> Any:
 
 
 def record(driver: Driver) -> dict[str, np.ndarray]:
-    """Every case's outputs by `name:index`; what the driver refuses is printed and left out."""
+    """Every case's outputs by `name:index`; what the device or the driver refuses is printed and left out."""
     tables = isa_cases.tables()
     found: dict[str, np.ndarray] = {}
     for case in isa_cases.cases():
@@ -134,23 +146,33 @@ def record(driver: Driver) -> dict[str, np.ndarray]:
             driver.launch(text, [*columns, *results], isa_cases.ROWS // ptxlab.BLOCK, ptxlab.BLOCK)
         except RuntimeError as error:
             print(f"{case.name}: {error}")
+            driver.reopen()
             continue
         found.update({f"{case.name}:{index}": result for index, result in enumerate(results)})
     for kernel in recorded_kernels.kernels():
-        arrays = [array.copy() for array in kernel.arrays]
-        try:
-            arguments: list[Any] = list(arrays)
-            if kernel.request is not None:
-                source = driver.upload(arrays[1])
-                arguments.append(driver.encode(source, kernel.request))
-                words = np.frombuffer(driver.encode(0x7F0000000000, kernel.request), np.uint8)
-                found[f"{kernel.name}:map"] = words[:64].copy()
-            driver.launch(kernel.text, arguments, 1, kernel.threads)
-        except RuntimeError as error:
-            print(f"{kernel.name}: {error}")
-            continue
-        found[f"{kernel.name}:out"] = arrays[kernel.output]
+        for form in ("parameter", "global") if kernel.request is not None else ("",):
+            try:
+                found.update(record_kernel(driver, kernel, form))
+                break
+            except RuntimeError as error:
+                print(f"{kernel.name} {form}: {error}")
+                driver.reopen()
     return found
+
+
+def record_kernel(driver: Driver, kernel: recorded_kernels.Kernel, form: str) -> dict[str, np.ndarray]:
+    """The output of one kernel, and the first 64 bytes of its map, made for the address 0x7F0000000000."""
+    arrays = [array.copy() for array in kernel.arrays]
+    if kernel.request is None:
+        driver.launch(kernel.text, arrays, 1, kernel.threads)
+        return {f"{kernel.name}:out": arrays[kernel.output]}
+    data = driver.encode(driver.upload(arrays[1]), kernel.request)
+    if form == "global":
+        driver.launch(kernel.global_text, [*arrays, np.frombuffer(data, np.uint8).copy()], 1, kernel.threads)
+    else:
+        driver.launch(kernel.text, [*arrays, data], 1, kernel.threads)
+    shown = np.frombuffer(driver.encode(0x7F0000000000, kernel.request), np.uint8)[:64].copy()
+    return {f"{kernel.name}:out": arrays[kernel.output], f"{kernel.name}:map": shown}
 
 
 def main(folder: str) -> None:

@@ -29,7 +29,10 @@ class Request(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """PTX, its arrays, which of them is the output, and the map over the array of index 1 where there is one."""
+    """PTX, its arrays, which of them is the output, and the map over the array of index 1 where there is one.
+
+    `text` takes the map as a parameter; `global_text` takes its address in global memory.
+    """
 
     name: str
     text: str
@@ -37,6 +40,7 @@ class Kernel:
     output: int
     threads: int
     request: Request | None = None
+    global_text: str = ""
 
 
 LOAD = """mov.u32 %r1, %tid.x; ld.param.u64 %d1, [p0]; mov.u32 %r2, smem; mov.b64 %d2, map0; cvta.param.u64 %d2, %d2;
@@ -69,10 +73,12 @@ def _load(
         modes.get("fill_nan", 0),
     )
     at = "{" + ", ".join(str(x) for x in start[::-1]) + "}"
-    text = ptxlab.module_text(
-        LOAD.format(size=size, rank=len(shape), at=at), ["p0", "p1", "map0"], TARGET, 32, size + 8
-    )
-    return Kernel(name, text, [np.zeros(size, np.uint8), source], 0, 32, request)
+    body = LOAD.format(size=size, rank=len(shape), at=at)
+    text = ptxlab.module_text(body, ["p0", "p1", "map0"], TARGET, 32, size + 8)
+    taken = "ld.param.u64 %d2, [p2]; fence.proxy.tensormap::generic.acquire.gpu [%d2], 128;"
+    other = body.replace("mov.b64 %d2, map0; cvta.param.u64 %d2, %d2;", taken)
+    global_text = ptxlab.module_text(other, ["p0", "p1", "p2"], TARGET, 32, size + 8)
+    return Kernel(name, text, [np.zeros(size, np.uint8), source], 0, 32, request, global_text)
 
 
 def _wgmma(width: int) -> Kernel:

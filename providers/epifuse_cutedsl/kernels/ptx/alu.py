@@ -33,3 +33,9 @@ def fma_f64(a: Any, b: Any, c: Any) -> Any:
 def cvt_rna_tf32(x: Any) -> Any:
     """``cvt.rna.tf32.f32``: float32 bits with 10 explicit mantissa bits, ties away from zero."""
     return emit("cvt.rna.tf32.f32 {$w0}, {$r0};", [Int32], [x])[0]
+
+
+def and_b32(x: Any, mask: int) -> Any:
+    """``and.b32``, of which the compiler does not know that the result is at most ``mask``: it would fold comparisons
+    with it, and inline PTX takes no constant for a predicate."""
+    return emit(f"and.b32 {{$w0}}, {{$r0}}, {mask};", [Int32], [x])[0]

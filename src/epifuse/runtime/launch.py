@@ -25,7 +25,6 @@ _CLUSTER_DIMENSION = 4
 """CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"""
 _INVALID_CONTEXT = 201
 _STATIC_SMEM_LIMIT_BYTES = 48 << 10
-_BUFFER, _BUFFER_SIZE, _END = ctypes.c_void_p(1), ctypes.c_void_p(2), ctypes.c_void_p(0)
 
 
 class LaunchError(EpifuseError, RuntimeError):
@@ -81,6 +80,14 @@ def driver_call(name: str, *arguments: Any) -> None:
     _check(driver, getattr(driver, name)(*arguments), name)
 
 
+def offsets(codes: Sequence[str]) -> tuple[int, ...]:
+    """Where each value lies among values that ``struct`` packs with these codes, aligned as in C."""
+    return tuple(
+        struct.calcsize("@" + "".join(codes[: position + 1])) - struct.calcsize(code)
+        for position, code in enumerate(codes)
+    )
+
+
 class LoadedKernel:
     """A kernel image that the driver has loaded. Safe in threads; loaded once, also for several devices."""
 
@@ -96,6 +103,7 @@ class LoadedKernel:
         found = driver.cuLibraryGetKernel(ctypes.byref(self._kernel), self._library, image.name.encode())
         _check(driver, found, "cuLibraryGetKernel")
         self._pack = struct.Struct("@" + "".join(image.parameters))
+        self.offsets = offsets(image.parameters)
         self._prepared: set[int] = set()
 
     def prepare(self, device: int, stream: int, grid: Sequence[int], values: Sequence[Any]) -> PreparedLaunch:
@@ -134,10 +142,10 @@ class PreparedLaunch:
         self._kernel = kernel  # keeps the library loaded
         self._device = device
         self._buffer = ctypes.create_string_buffer(parameters, max(len(parameters), 1))
-        self._size = ctypes.c_size_t(len(parameters))
-        self._extra = (ctypes.c_void_p * 5)(
-            _BUFFER, ctypes.addressof(self._buffer), _BUFFER_SIZE, ctypes.addressof(self._size), _END
-        )
+        # A pointer to each parameter, not one packed buffer: where parameters lie is the driver's to know. On sm_90 the
+        # first one lies at byte 48 where it is aligned to 64 bytes, as tensor maps are.
+        first = ctypes.addressof(self._buffer)
+        self._pointers = (ctypes.c_void_p * max(len(kernel.offsets), 1))(*(first + offset for offset in kernel.offsets))
         self._attribute = _Attribute(_CLUSTER_DIMENSION)
         self._attribute.value[:3] = image.cluster
         self._config = _Config()
@@ -150,8 +158,8 @@ class PreparedLaunch:
             self._config.attribute_count = 1
         launch = _driver().cuLaunchKernelEx
         launch.argtypes = (ctypes.c_void_p,) * 4
-        config, extra = ctypes.addressof(self._config), ctypes.addressof(self._extra)
-        self.again: Callable[[], int] = functools.partial(launch, config, kernel.handle, None, extra)
+        config, pointers = ctypes.addressof(self._config), ctypes.addressof(self._pointers)
+        self.again: Callable[[], int] = functools.partial(launch, config, kernel.handle, pointers, None)
 
     def run(self) -> None:
         """Launch.

@@ -116,14 +116,15 @@ def _to_integer(builder: Builder, instruction: Instruction, result: str, source:
         if flushes:
             values = exact.flush(values)
         whole = _whole(values.astype(np.float64), mode)
-        # Out of range clamps, as the ISA says for float to integer; NaN gives 0 (the highest bit for 64 bits).
+        # Out of range clamps. NaN gives 0, or the highest bit alone where source or result has 64 bits.
         inside = np.where(np.isnan(whole) | (whole >= float(high)) | (whole <= float(low)), 0.0, whole)
         kind = SIGNED[64] if is_signed else DTYPES[64]
         found = inside.astype(kind)
         found = np.where(whole >= float(high), kind(high), found)
         found = np.where(whole <= float(low), kind(low), found)
-        if bits == 64:
-            found = np.where(np.isnan(whole), DTYPES[64](1 << 63).astype(kind), found)
+        if bits == 64 or source == "f64":
+            highest = low if is_signed else 1 << bits - 1
+            found = np.where(np.isnan(whole), kind(highest), found)
         return found.astype(SIGNED[register_bits] if is_signed else DTYPES[register_bits]).view(DTYPES[register_bits])
 
     return _emit(builder, instruction, compute, source)

@@ -103,10 +103,12 @@ def _divide(a: Value, b: Value) -> Value:
 
 def _remainder(a: Value, b: Value) -> Value:
     if type(a) is int and type(b) is int:
-        return a if b == 0 else a - abs(a) // abs(b) * abs(b) * (-1 if a < 0 else 1)
+        return -1 if b == 0 else a - abs(a) // abs(b) * abs(b) * (-1 if a < 0 else 1)
     left, right = np.broadcast_arrays(a, b)
     with np.errstate(all="ignore"):
-        return np.where(right == 0, left, np.fmod(left, np.where(right == 0, right.dtype.type(1), right)))
+        return np.where(
+            right == 0, ~np.zeros_like(left), np.fmod(left, np.where(right == 0, right.dtype.type(1), right))
+        )
 
 
 def _array_pair(a: Value, b: Value, bits: int) -> tuple[Any, Any]:

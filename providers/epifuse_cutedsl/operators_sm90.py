@@ -156,13 +156,15 @@ def _metadata(args: GemmArguments, config: Sm90Config, group: int) -> OperatorMe
     tile = (config.tile_m, config.tile_n, config.tile_k)
     mode = "pingpong" if config.pingpong else "cooperative"
     suffix = "" if plan is None else f"_{plan.key[:16]}"
-    shape = f"{tile[0]}x{tile[1]}x{tile[2]}_{mode}_s{config.stages}_g{group}"
+    shape = f"{tile[0]}x{tile[1]}x{tile[2]}_{mode}_c{config.cluster}_s{config.stages}_e{config.epilogue_n}_g{group}"
     return OperatorMetadata(
         f"sm90_gemm_{a.short}_{b.short}_{accumulator.short}_{shape}{suffix}",
         Sm90GemmOperator,
         (_TARGET,),
         GemmOperandsMetadata(DenseTensorConstraints(a), DenseTensorConstraints(b), out, accumulator),
-        BLASDesignMetadata(tile_shape=tile, num_smem_stages=config.stages, group=group),
+        BLASDesignMetadata(
+            tile_shape=tile, cluster_shape=(config.cluster, 1, 1), num_smem_stages=config.stages, group=group
+        ),
         None if plan is None else EpilogueMetadata(plan),
     )
 

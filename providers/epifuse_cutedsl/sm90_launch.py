@@ -19,28 +19,29 @@ _BOX = 64
 
 
 class Sm90Launch(GemmLaunch):
-    """A persistent grid: one CTA for each SM, or for each tile where there are fewer."""
+    """A persistent grid: one CTA for each SM, or for each tile where there are fewer (with clusters: in whole ones)."""
 
     def _layout(
         self, config: Sm90Config, group: int, args: GemmArguments
     ) -> tuple[tuple[int, int, int], list[Any], list[int]]:
         m, n, k, batches = args.problem_size
-        tiles = (-(-m // config.tile_m), -(-n // config.tile_n))
+        tiles = (-(-m // (config.tile_m * config.cluster)), -(-n // config.tile_n))
         total = tiles[0] * tiles[1] * batches
         a, b = operands(args)
         maps = [bytes(tensormap.BYTES)] * 2
         if total and k:
             device = args.A.device
             maps = [
-                tensormap.encode(operand.tiled_map(address, _box(operand, extent, config.tile_k)), device)
-                for operand, address, extent in (
-                    (a, args.A.data_ptr(), config.tile_m),
-                    (b, args.B.data_ptr(), config.tile_n),
+                tensormap.encode(operand.tiled_map(address, _box(operand, extent, config.tile_k, parts)), device)
+                for operand, address, extent, parts in (
+                    (a, args.A.data_ptr(), config.tile_m, 1),
+                    (b, args.B.data_ptr(), config.tile_n, config.cluster),
                 )
             ]
         main = [*maps, m, n, k, batches, int(a.batched), int(b.batched), *tiles, group]
         pieces = [-(-m // BLOCK_M), -(-n // config.epilogue_n)]
-        return (min(total, _sm_count(args.A.device)), 1, 1), main, pieces
+        clusters = min(total, max(1, _sm_count(args.A.device) // config.cluster))
+        return (clusters * config.cluster, 1, 1), main, pieces
 
 
 def operands(args: GemmArguments) -> tuple[TmaOperand, TmaOperand]:
@@ -51,8 +52,8 @@ def operands(args: GemmArguments) -> tuple[TmaOperand, TmaOperand]:
     return a, b
 
 
-def _box(operand: TmaOperand, extent: int, tile_k: int) -> tuple[int, int, int]:
-    return (_BOX, extent if operand.major == "k" else tile_k, 1)
+def _box(operand: TmaOperand, extent: int, tile_k: int, parts: int) -> tuple[int, int, int]:
+    return (_BOX, (extent if operand.major == "k" else tile_k) // parts, 1)
 
 
 def _sm_count(device: torch.device) -> int:

@@ -160,7 +160,7 @@ def _integer() -> list[Case]:
     # Division by zero gives an unspecified value.
     odd = "or.b32 %r1, %i1, 1;\n"
     found += [
-        Case(f"{name}.{kind}", f"{odd}{name}.{kind} %o0, %i0, %r1;", ("i", "j"), ("b32",))
+        Case(f"{name}.{kind} odd", f"{odd}{name}.{kind} %o0, %i0, %r1;", ("i", "j"), ("b32",))
         for name in ("div", "rem")
         for kind in ("u32", "s32")
     ]
@@ -226,7 +226,7 @@ def _warp() -> list[Case]:
     )
     for shape, left in (("m16n8k16", "{%r1, %r2, %r3, %r4}, {%r2, %r1}"), ("m16n8k8", "{%r1, %r2}, {%r4}")):
         code = start + small + f"mma.sync.aligned.{shape}.row.col.f32.f16.f16.f32 {outs}, {left}, {outs};"
-        found.append(Case(f"mma.{shape}", code, four, ("b32",) * 4, "f32"))
+        found.append(Case(f"mma.{shape} whole", code, four, ("b32",) * 4, "f32"))
     return found
 
 

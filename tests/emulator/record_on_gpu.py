@@ -168,7 +168,9 @@ def record_kernel(driver: Driver, kernel: recorded_kernels.Kernel, form: str) ->
         return {f"{kernel.name}:out": arrays[kernel.output]}
     data = driver.encode(driver.upload(arrays[1]), kernel.request)
     if form == "global":
-        driver.launch(kernel.global_text, [*arrays, np.frombuffer(data, np.uint8).copy()], 1, kernel.threads)
+        place = ptxlab.aligned(128)
+        place[:] = np.frombuffer(data, np.uint8)
+        driver.launch(kernel.global_text, [*arrays, place], 1, kernel.threads)
     else:
         driver.launch(kernel.text, [*arrays, data], 1, kernel.threads)
     shown = np.frombuffer(driver.encode(0x7F0000000000, kernel.request), np.uint8)[:64].copy()

@@ -90,6 +90,8 @@ def test_kernel_runs(kernel):
 @recorded_only
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_kernel(kernel, recording):
+    if f"{kernel.name}:out" not in recording:
+        pytest.skip("not recorded")
     arrays = [array.copy() for array in kernel.arrays]
     launch(kernel.text, recorded_kernels.argument_list(kernel, arrays, map_of))
     assert np.array_equal(arrays[kernel.output], recording[f"{kernel.name}:out"])
@@ -98,6 +100,8 @@ def test_kernel(kernel, recording):
 @recorded_only
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k.request], ids=lambda kernel: kernel.name)
 def test_the_drivers_map_has_the_layout_that_is_read(kernel, recording):
+    if f"{kernel.name}:map" not in recording:
+        pytest.skip("not recorded")
     ours, theirs = (
         decode(map_of(0x7F0000000000, kernel.request)),
         decode(recording[f"{kernel.name}:map"].tobytes().ljust(128, b"\0")),

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from epifuse_cutedsl.tile.smem import align, limit_bytes
 from epifuse_cutedsl.tile.stage import StageShape, run_that_fits
@@ -35,6 +35,8 @@ class Sm90Config:
     tile_k: int
     pingpong: bool
     epilogue_n: int
+    cluster: int = 1
+    """CTAs, with tiles below one another, that share the tiles of B: each loads a part for all."""
     stages: int = 0
 
     @property
@@ -93,18 +95,24 @@ class Sm90Config:
 
     def __str__(self) -> str:
         mode = "ping-pong" if self.pingpong else "cooperative"
-        return f"{mode} {self.tile_m}x{self.tile_n}x{self.tile_k} stages {self.stages}"
+        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
+        return f"{mode} {tile} cluster {self.cluster} stages {self.stages} epilogue {self.epilogue_n}"
 
 
-# (tile_m, tile_n, tile_k, ping-pong, epilogue_n)
+# (tile_m, tile_n, tile_k, ping-pong, epilogue_n, cluster)
 _TILES = (
-    (128, 256, 64, False, 32),
-    (256, 128, 64, False, 64),
-    (128, 192, 64, True, 64),
-    (128, 128, 64, True, 64),
-    (64, 256, 64, True, 64),
-    (128, 128, 64, False, 64),
-    (64, 128, 64, True, 64),
+    (128, 256, 64, False, 32, 2),
+    (128, 192, 64, True, 32, 2),
+    (128, 128, 64, True, 64, 2),
+    (256, 128, 64, False, 64, 2),
+    (128, 256, 64, False, 32, 1),
+    (256, 128, 64, False, 64, 1),
+    (128, 192, 64, True, 32, 1),
+    (128, 192, 64, True, 64, 1),
+    (128, 128, 64, True, 64, 1),
+    (64, 256, 64, True, 64, 1),
+    (128, 128, 64, False, 64, 1),
+    (64, 128, 64, True, 64, 1),
 )
 
 
@@ -116,5 +124,5 @@ def configurations(cc: int, scratch_bytes: int = 0) -> tuple[Sm90Config, ...]:
         without = Sm90Config(*fields)
         room = (limit_bytes(cc) - without.smem_bytes(scratch_bytes)) // without.stage_bytes
         if room >= _LEAST_STAGES:
-            found.append(Sm90Config(*fields, min(room, _MOST_STAGES)))
+            found.append(replace(without, stages=min(room, _MOST_STAGES)))
     return tuple(found)

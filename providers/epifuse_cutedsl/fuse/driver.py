@@ -123,13 +123,21 @@ class BoundEpilogue:
 
     # The hooks.
 
-    def tile_begin(self, first: Fragment) -> list[Any]:
-        """What is the same at every step: vectors along the axis, scalars in memory; and empty reductions."""
+    def tile_loads(self, first: Fragment) -> list[list[Any]]:
+        """Issue the loads of ``tile_begin``, for a kernel that has other work until they come: the words of each."""
+        frame = Frame(first)
+        return [load.issue(frame, self.extents) for load in self._loads if load.once]
+
+    def tile_begin(self, first: Fragment, words: Sequence[Sequence[Any]] | None = None) -> list[Any]:
+        """What is the same at every step: vectors along the axis, scalars in memory; and empty reductions.
+
+        ``words`` are what ``tile_loads`` gave, if it was called.
+        """
         frame = Frame(first)
         state: list[Any] = []
-        for load in self._loads:
-            if load.once:
-                state += load.scalars(frame, load.issue(frame, self.extents))
+        once = [load for load in self._loads if load.once]
+        for index, load in enumerate(once):
+            state += load.scalars(frame, load.issue(frame, self.extents) if words is None else list(words[index]))
         state = [_carried(value) for value in state]
         scratch = self._step_scratch
         for reduction in self._reductions:

@@ -38,7 +38,7 @@ def truncated(a: int, b: int) -> int:
 
 
 def modulo(a: int, b: int) -> int:
-    return a if b == 0 else a - truncated(a, b) * b
+    return -1 if b == 0 else a - truncated(a, b) * b
 
 
 BINARY = {

@@ -25,19 +25,31 @@ def arrive(barrier: Any, predicate: Any) -> None:
     emit("@{$r1} mbarrier.arrive.release.cta.shared::cta.b64 _, [{$r0}];", (), [barrier, predicate])
 
 
+def arrive_cluster(barrier: Any, rank: Any, predicate: Any) -> None:
+    """One arrival at the mbarrier at the same shared address of the cluster's CTA ``rank`` (Int32), where the predicate
+    holds; releases to the cluster."""
+    emit(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, {$r0}, {$r1};\n"
+        "@{$r2} mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}",
+        (),
+        [barrier, rank, predicate],
+    )
+
+
 def arrive_expect_tx(barrier: Any, size_bytes: int) -> None:
     """One arrival, and ``size_bytes`` that asynchronous copies are to bring before the phase completes."""
     emit(f"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [{{$r0}}], {size_bytes};", (), [barrier])
 
 
-def wait_parity(barrier: Any, parity: Any) -> None:
-    """Wait until the phase of this parity (Int32, 0 for the first) has completed; acquires what it released.
+def wait_parity(barrier: Any, parity: Any, scope: str = "cta") -> None:
+    """Wait until the phase of this parity (Int32, 0 for the first) has completed; acquires what it released in the
+    scope, "cta" or "cluster".
 
     On a new mbarrier a wait for parity 1, the phase before the first, returns at once.
     """
     emit(
         "{\n.reg .pred complete;\nAGAIN:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 complete, [{$r0}], {$r1};\n"
+        f"mbarrier.try_wait.parity.acquire.{scope}.shared::cta.b64 complete, [{{$r0}}], {{$r1}};\n"
         "@complete bra DONE;\nbra AGAIN;\nDONE:\n}",
         (),
         [barrier, parity],

@@ -20,6 +20,7 @@ INSTRUCTION_K_BYTES = 32
 SWIZZLE_128B_BYTES = 128
 ATOM_ROWS = 8
 """Rows of one swizzle atom of 128 bytes each."""
+_ADDRESS_MASK = 0x3FFFF
 _SWIZZLE_128B = 1
 """In bits 62 and 63 of a matrix descriptor."""
 _ELEMENTS = {"float16": "f16", "bfloat16": "bf16"}
@@ -54,8 +55,12 @@ def descriptor(leading_bytes: int, stride_bytes: int) -> int:
 
 
 def at(bits: int, address: Any) -> Any:
-    """The descriptor of the matrix at a shared address (Int32), below 2^18, as an Int64."""
-    return Int64(address >> 4) + bits
+    """The descriptor of the matrix at a shared address (Int32), as an Int64.
+
+    The address counts by its lowest 18 bits (PTX ISA: ``matrix-descriptor-encode``); in a cluster, those above are the
+    CTA's rank.
+    """
+    return Int64((address & _ADDRESS_MASK) >> 4) + bits
 
 
 def moved(matrix: Any, size_bytes: int) -> Any:

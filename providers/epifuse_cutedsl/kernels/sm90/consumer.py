@@ -9,10 +9,33 @@ from typing import Any
 import cutlass
 from cutlass import Int32, cute
 
-from epifuse_cutedsl.configs.sm90 import BLOCK_M
+from epifuse_cutedsl.configs.sm90 import BLOCK_M, CONSUMERS, WARPGROUP
 from epifuse_cutedsl.kernels.ptx import alu, mbarrier, wgmma
+from epifuse_cutedsl.kernels.ptx.asm import emit
 from epifuse_cutedsl.kernels.sm80.stage import Placed
 from epifuse_cutedsl.kernels.sm90.ring import OperandTile, Ring
+
+_FIRST_TURN_BARRIER = 1 + CONSUMERS
+"""Number of the first consumer's named barrier; those before are of the epilogues."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Ping-pong: one warpgroup's main loop after the other's, in the order of the tiles.
+
+    A wait for a parity tells a phase from the next alone, so a warpgroup must not wait for a stage before the other one
+    has seen the stage's phase before. It also lets a tile's products run undivided.
+    """
+
+    warpgroup: Any
+
+    def give(self) -> None:
+        """It is the other's turn."""
+        emit(f"bar.arrive {{$r0}}, {CONSUMERS * WARPGROUP};", (), [_FIRST_TURN_BARRIER + (self.warpgroup ^ 1)])
+
+    def take(self) -> None:
+        """Wait for one's own turn."""
+        emit(f"bar.sync {{$r0}}, {CONSUMERS * WARPGROUP};", (), [_FIRST_TURN_BARRIER + self.warpgroup])
 
 
 @dataclass(frozen=True)
@@ -72,23 +95,27 @@ class Product:
 
 
 @cute.jit
-def run(product: Product, ring: Ring, stage: Any, parity: Any, row_bytes: Any, leader: Any, k_tiles: Any) -> Any:
+def run(
+    product: Product, ring: Ring, stage: Any, parity: Any, row_bytes: Any, lane: Any, k_tiles: Any, issued: Any
+) -> Any:
     """One tile's accumulators, and the ring's next stage and parity; ``row_bytes`` is where the rows begin in A's tile.
 
-    A stage is given back when the products after its own have been issued. ``leader`` is true in one lane of a warp.
+    A stage is given back when the products after its own have been issued.
+    ``issued()`` is called when all products have been.
     """
     accumulators = [alu.zero() for _ in range(product.blocks * product.each)]
     before = stage
     for k_tile in cutlass.range(k_tiles, unroll=1):
-        mbarrier.wait_parity(ring.full(stage), parity)
+        mbarrier.wait_parity(ring.full(stage), parity, ring.scope)
         address = ring.address(stage)
         wgmma.fence()
         accumulators = product.multiply(accumulators, address + row_bytes, address + ring.config.a_bytes)
         wgmma.commit_group()
         accumulators = wgmma.wait_group(1, accumulators)
-        mbarrier.arrive(ring.empty(before), leader & (k_tile > 0))
+        ring.give_back(before, lane, k_tile > 0)
         before = stage
         stage, parity = ring.after(stage, parity)
+    issued()
     accumulators = wgmma.wait_group(0, accumulators)
-    mbarrier.arrive(ring.empty(before), leader & (k_tiles > Int32(0)))
+    ring.give_back(before, lane, k_tiles > Int32(0))
     return accumulators, stage, parity

@@ -45,28 +45,47 @@ class Tail:
     extents: Extents
     memory: Memory
 
-    def run(self, product: Any, accumulators: Any, batch: Any, m: Any, n: Any, thread: Any) -> None:
-        """All pieces of a warpgroup's rows, which begin at (m, n); those outside the problem are left out."""
-        for block in range(self.config.blocks):
-            for piece in range(self.config.pieces):
-                first = piece * self.config.epilogue_n
-                tile = TileCoordinates(m + block * BLOCK_M, n + first, batch, thread, thread >> 5, thread & 31)
-                placed = product.placed(thread, accumulators, block, first, self.config.epilogue_n)
-                inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
-                when(inside, lambda tile=tile, placed=placed: self._piece(tile, placed))
+    def tiles(self, batch: Any, m: Any, n: Any, thread: Any) -> list[TileCoordinates]:
+        """The pieces of a warpgroup's rows, which begin at (m, n)."""
+        return [
+            TileCoordinates(m + block * BLOCK_M, n + first, batch, thread, thread >> 5, thread & 31)
+            for block in range(self.config.blocks)
+            for first in range(0, self.config.tile_n, self.config.epilogue_n)
+        ]
 
-    def _piece(self, tile: TileCoordinates, placed: stage.Placed) -> None:
-        """The hooks for one piece."""
-        shape, memory = self.shape, self.memory
-        facts = replace(self.epilogue.facts, barrier=memory.barrier)
+    def run(self, product: Any, accumulators: Any, pieces: list[TileCoordinates], ahead: Any, thread: Any) -> None:
+        """All pieces; those outside the problem are left out. ``ahead`` is what ``begin`` gave for the first one.
+
+        The first loads of a piece are issued before the piece in front of it is worked on; they know the problem's
+        extents and read nothing outside.
+        """
+        for index, tile in enumerate(pieces):
+            begun = ahead
+            if index + 1 < len(pieces):
+                ahead = self.begin(pieces[index + 1])
+            block, piece = divmod(index, self.config.pieces)
+            columns = self.config.epilogue_n
+            placed = product.placed(thread, accumulators, block, piece * columns, columns)
+            inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
+            when(inside, lambda tile=tile, placed=placed, begun=begun: self._piece(tile, placed, *begun))
+
+    def begin(self, tile: TileCoordinates) -> tuple[Any, list[Any], list[Any]]:
+        """The engine for one piece, and its first loads."""
+        facts = replace(self.epilogue.facts, barrier=self.memory.barrier)
         bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents)
-        first = self._places(tile, *shape.start(tile.thread))
-        state = bound.tile_begin(first)
-        pieces = bound.load_step(first)
+        first = self._places(tile, *self.shape.start(tile.thread))
+        return bound, bound.tile_loads(first), bound.load_step(first)
+
+    def _piece(
+        self, tile: TileCoordinates, placed: stage.Placed, bound: Any, words: list[Any], pieces: list[Any]
+    ) -> None:
+        """One piece from registers to outputs."""
+        shape, memory = self.shape, self.memory
         memory.sync()  # the piece before has been read
         stage.write(shape, memory.staged, placed)
         memory.sync()
         line, place = shape.start(tile.thread)
+        state = bound.tile_begin(self._places(tile, line, place), words)
         address = memory.staged + (shape.pitch * line + place) * shape.element_bytes
 
         def visit(line: Any, address: Any, pieces: list[Any], state: list[Any]) -> tuple[Any, ...]:
@@ -96,7 +115,7 @@ class Tail:
         """Steps with a line inside the problem."""
         shape = self.shape
         left = self.extents.m - tile.m0 if shape.axis == "n" else self.extents.n - tile.n0
-        steps = (left + (shape.lines_per_step - 1)) // shape.lines_per_step
+        steps = (left + (shape.lines_per_step - 1)) >> (shape.lines_per_step.bit_length() - 1)
         return cutlass.select_(steps < shape.steps, steps, Int32(shape.steps))
 
 

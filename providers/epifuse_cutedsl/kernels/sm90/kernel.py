@@ -14,7 +14,7 @@ from epifuse_cutedsl import compat
 from epifuse_cutedsl.configs.sm90 import CONSUMERS, WARPGROUP, WARPGROUP_WARPS, Sm90Config
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.fragment import Extents
-from epifuse_cutedsl.kernels.ptx import wgmma
+from epifuse_cutedsl.kernels.ptx import alu, cluster, wgmma
 from epifuse_cutedsl.kernels.sm90 import consumer, epilogue, producer
 from epifuse_cutedsl.kernels.sm90.ring import OperandTile, Ring
 from epifuse_cutedsl.kernels.sm90.schedule import Schedule
@@ -46,7 +46,7 @@ class Sm90Gemm:
     def __init__(self, config: Sm90Config, dtype: DType, a_major: str, b_major: str, epilogue: Any) -> None:
         self.config, self.dtype, self.epilogue = config, dtype, epilogue
         self.a = OperandTile(config.tile_m, config.tile_k, a_major == "k")
-        self.b = OperandTile(config.tile_n, config.tile_k, b_major == "k")
+        self.b = OperandTile(config.tile_n, config.tile_k, b_major == "k", config.cluster)
         self.product = consumer.Product(self.a, self.b, dtype.name, config.blocks)
         self.stage = config.stage_shape(epilogue.axis, epilogue.run)
 
@@ -60,11 +60,18 @@ class Sm90Gemm:
         """Threads of a CTA."""
         return (self.config.threads, 1, 1)
 
+    @property
+    def cluster(self) -> tuple[int, int, int]:
+        """CTAs of a cluster."""
+        return (self.config.cluster, 1, 1)
+
     @cute.jit
     def __call__(self, numbers: list) -> None:
         """Launch persistent CTAs. The numbers are ``NUMBERS``, then the epilogue's."""
         anything = compat.some_tensor_map(numbers[0])
-        self.kernel(anything, anything, numbers).launch(grid=[1, 1, 1], block=list(self.block), smem=self.smem_bytes)
+        self.kernel(anything, anything, numbers).launch(
+            grid=list(self.cluster), block=list(self.block), cluster=list(self.cluster), smem=self.smem_bytes
+        )
 
     @cute.kernel
     def kernel(self, map_a: TensorMap, map_b: TensorMap, numbers: list) -> None:
@@ -75,16 +82,20 @@ class Sm90Gemm:
         warpgroup = arch.make_warp_uniform(thread // WARPGROUP)
         base = arch.get_dyn_smem(Uint8, alignment=ALIGNMENT_BYTES).toint()
         ring = Ring(config, base, base + self._barriers)
-        when(thread == 0, lambda: ring.make_barriers(WARPGROUP_WARPS * (1 if config.pingpong else CONSUMERS)))
-        arch.sync_threads()
+        readers = WARPGROUP_WARPS * (1 if config.pingpong else CONSUMERS) * config.cluster
+        when(thread == 0, lambda: ring.make_barriers(readers))
+        self._meet()
         k_tiles = (k + (config.tile_k - 1)) // config.tile_k
         tiles = tiles_m * tiles_n * batches
-        schedule = Schedule(config, arch.block_idx()[0], arch.grid_dim()[0], tiles, tiles_m, tiles_n, group)
+        first, step, rank = arch.block_idx()[0], arch.grid_dim()[0], Int32(0)
+        if cutlass.const_expr(config.cluster > 1):
+            first, step, rank = first // config.cluster, step // config.cluster, first % config.cluster
+        schedule = Schedule(config, first, step, tiles, tiles_m, tiles_n, group, rank)
 
         def produce() -> None:
             wgmma.setmaxnreg(PRODUCER_REGISTERS, increase=False)
-            a = producer.Source(map_a.get_ptr().toint(), self.a, a_batched)
-            b = producer.Source(map_b.get_ptr().toint(), self.b, b_batched)
+            a = producer.Source(map_a.get_ptr().toint(), self.a, a_batched, rank)
+            b = producer.Source(map_b.get_ptr().toint(), self.b, b_batched, rank)
             when(thread == CONSUMERS * WARPGROUP, lambda: producer.run(ring, schedule, a, b, k_tiles))
 
         def consume() -> None:
@@ -93,9 +104,19 @@ class Sm90Gemm:
             tail = epilogue.Tail(
                 config, self.stage, self.epilogue, numbers[len(NUMBERS) :], extents, self._memory(base, warpgroup)
             )
-            _consume(self.product, ring, schedule, tail, thread % WARPGROUP, warpgroup, k_tiles)
+            mine = alu.and_b32(thread, WARPGROUP - 1)
+            _consume(self.product, ring, schedule, tail, mine, warpgroup, k_tiles)
 
         _either(warpgroup == CONSUMERS, produce, consume)
+        if cutlass.const_expr(config.cluster > 1):
+            cluster.sync()  # until then, others copy into this CTA's memory and arrive at its mbarriers
+
+    def _meet(self) -> None:
+        """All threads that share mbarriers."""
+        if self.config.cluster > 1:
+            cluster.sync()
+        else:
+            arch.sync_threads()
 
     @property
     def _staged(self) -> int:
@@ -124,23 +145,40 @@ def _either(condition: Any, first: Any, second: Any) -> None:
 
 
 @cute.jit
-def _consume(
-    product: Any, ring: Any, schedule: Any, tail: Any, thread: Any, warpgroup: Any, k_tiles: Any
-) -> None:
+def _consume(product: Any, ring: Any, schedule: Any, tail: Any, thread: Any, warpgroup: Any, k_tiles: Any) -> None:
     """All tiles of one consumer warpgroup."""
     config = ring.config
     stage, parity, first, step = Int32(0), Int32(0), schedule.first, schedule.step
-    row = Int32(0) if cutlass.const_expr(config.pingpong) else warpgroup * config.rows
+    row, turns = Int32(0), consumer.Turns(warpgroup)
     if cutlass.const_expr(config.pingpong):
         first, step = first + warpgroup * step, step * CONSUMERS
         stage, parity = ring.skip(stage, parity, warpgroup * k_tiles)
+        when(warpgroup == 1, turns.give)
+    else:
+        row = warpgroup * config.rows
     row_bytes = row // 64 * product.a.position_bytes(64)
-    leader = (thread & 31) == 0
+    lane = thread & 31
     for index in cutlass.range(first, schedule.tiles, step, unroll=1):
         batch, m, n = schedule.place(index)
-        accumulators, stage, parity = consumer.run(product, ring, stage, parity, row_bytes, leader, k_tiles)
+        if cutlass.const_expr(config.pingpong):
+            turns.take()
+        begun: list[Any] = []
+        pieces = tail.tiles(batch, m + row, n, thread)
+        more = index + schedule.step < schedule.tiles
+        issued = _afterwards(turns if config.pingpong else None, more, tail, pieces[0], begun)
+        accumulators, stage, parity = consumer.run(product, ring, stage, parity, row_bytes, lane, k_tiles, issued)
         if cutlass.const_expr(config.pingpong):
             stage, parity = ring.skip(stage, parity, k_tiles)
-        tail.run(product, accumulators, batch, m + row, n, thread)
+        tail.run(product, accumulators, pieces, begun[0], thread)
 
 
+def _afterwards(turns: Any, more: Any, tail: Any, piece: Any, begun: list[Any]) -> Any:
+    """What happens when a tile's products have been issued: the other's turn, and the epilogue's first loads, which are
+    put into ``begun``."""
+
+    def issued() -> None:
+        if turns is not None:
+            when(more, turns.give)
+        begun.append(tail.begin(piece))
+
+    return issued

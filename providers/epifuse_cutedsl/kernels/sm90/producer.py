@@ -9,27 +9,31 @@ from typing import Any
 import cutlass
 from cutlass import Int32, cute
 
-from epifuse_cutedsl.kernels.ptx import mbarrier, tma
+from epifuse_cutedsl.kernels.ptx import mbarrier, tma, wgmma
 from epifuse_cutedsl.kernels.sm90.ring import BOX, OperandTile, Ring
 from epifuse_cutedsl.kernels.sm90.schedule import Schedule
 
 
 @dataclass(frozen=True)
 class Source:
-    """One operand: its tensor map (a generic address), its tile, and 0 where one matrix serves all batches, else 1."""
+    """One operand: its tensor map (a generic address), its tile, 0 where one matrix serves all batches, else 1, and
+    which part of the tile this CTA loads."""
 
     tensor_map: Any
     tile: OperandTile
     batched: Any
+    part: Any
 
     def load(self, target: Any, origin: Any, k: Any, batch: Any, full: Any) -> None:
         """Start the copies of one K tile; ``origin`` is the tile's place along M or N."""
-        batch = batch * self.batched
-        if self.tile.k_major:
-            tma.load(target, self.tensor_map, [k, origin, batch], full)
-            return
-        for box in range(self.tile.boxes):
-            tma.load(target + box * self.tile.box_bytes, self.tensor_map, [origin + box * BOX, k, batch], full)
+        tile, batch = self.tile, batch * self.batched
+        if tile.parts > 1:
+            row = self.part * tile.part_rows
+            target = target + row * wgmma.SWIZZLE_128B_BYTES
+            origin, k = (origin + row, k) if tile.k_major else (origin, k + row)
+        for box in range(tile.boxes):
+            place = [k, origin, batch] if tile.k_major else [origin + box * BOX, k, batch]
+            tma.load(target + box * tile.box_bytes, self.tensor_map, place, full, tile.parts)
 
 
 @cute.jit
@@ -43,7 +47,7 @@ def run(ring: Ring, schedule: Schedule, a: Source, b: Source, k_tiles: Any) -> N
         batch, m, n = schedule.place(index)
         k = Int32(0)
         for _ in cutlass.range(k_tiles, unroll=1):
-            mbarrier.wait_parity(ring.empty(stage), parity)
+            mbarrier.wait_parity(ring.empty(stage), parity, ring.scope)
             full, target = ring.full(stage), ring.address(stage)
             mbarrier.arrive_expect_tx(full, config.stage_bytes)
             a.load(target, m, k, batch, full)

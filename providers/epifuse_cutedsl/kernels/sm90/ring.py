@@ -32,11 +32,18 @@ class OperandTile:
     extent: int
     tile_k: int
     k_major: bool
+    parts: int = 1
+    """CTAs that share the tile: each loads that part of every box's rows, for all."""
 
     @property
     def box_rows(self) -> int:
         """Rows of a box."""
         return self.extent if self.k_major else self.tile_k
+
+    @property
+    def part_rows(self) -> int:
+        """Rows of a box that one copy brings."""
+        return self.box_rows // self.parts
 
     @property
     def box_bytes(self) -> int:
@@ -71,6 +78,18 @@ class Ring:
     config: Sm90Config
     base: Any
     barriers: Any
+
+    @property
+    def scope(self) -> str:
+        """Whose threads give stages back."""
+        return "cta" if self.config.cluster == 1 else "cluster"
+
+    def give_back(self, stage: Any, lane: Any, condition: Any) -> None:
+        """A warp has read a stage (where the condition holds): tell every CTA that copies into it."""
+        if self.config.cluster == 1:
+            mbarrier.arrive(self.empty(stage), condition & (lane == 0))
+        else:
+            mbarrier.arrive_cluster(self.empty(stage), lane, condition & (lane < self.config.cluster))
 
     def address(self, stage: Any) -> Any:
         """Where A's tile of a stage lies; B's follows it."""

@@ -12,7 +12,10 @@ from epifuse_cutedsl.kernels.sm80.kernel import place_of
 
 @dataclass(frozen=True)
 class Schedule:
-    """Device integers (Int32): the first tile, the step, the number of tiles, and the grid of tiles."""
+    """Device integers (Int32): the first tile, the step, the number of tiles, the grid of tiles, and the CTA's rank.
+
+    With a cluster, a tile is that of all its CTAs: their own ones lie below one another.
+    """
 
     config: Sm90Config
     first: Any
@@ -21,8 +24,9 @@ class Schedule:
     tiles_m: Any
     tiles_n: Any
     group: Any
+    rank: Any
 
     def place(self, index: Any) -> tuple[Any, Any, Any]:
         """Batch, and where tile ``index`` begins along M and N."""
         batch, tile_m, tile_n = place_of(index, self.tiles_m, self.tiles_n, self.group)
-        return batch, tile_m * self.config.tile_m, tile_n * self.config.tile_n
+        return batch, (tile_m * self.config.cluster + self.rank) * self.config.tile_m, tile_n * self.config.tile_n

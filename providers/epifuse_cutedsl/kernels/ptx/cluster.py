@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters of CTAs (PTX ISA, "Parallel Synchronization and Communication Instructions: barrier.cluster")."""
+
+from __future__ import annotations
+
+from epifuse_cutedsl.kernels.ptx.asm import emit
+
+
+def sync() -> None:
+    """All threads of the cluster that have not ended meet; what they did before is visible afterwards."""
+    emit("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;")

@@ -30,7 +30,6 @@ from epifuse_cutedsl.fuse.params import parameters, traits_of, wanted_run
 from epifuse_cutedsl.gemm_launch import Compiled
 from epifuse_cutedsl.launch import Launcher
 from epifuse_cutedsl.operands import kind_of
-from epifuse_cutedsl.provider import CuTeDSLProvider
 from epifuse_cutedsl.sm90_launch import Sm90Launch, operands
 from epifuse_cutedsl.support import refusal
 from epifuse_cutedsl.tma_operands import tma_operand
@@ -59,9 +58,12 @@ def refusal_of_operands(args: GemmArguments) -> str | None:
     return None
 
 
-@CuTeDSLProvider.register
 class Sm90GemmOperator(Operator):
-    """The Hopper kernel: tensor copies and ``wgmma``, persistent, for 16-bit operands."""
+    """The Hopper kernel: tensor copies and ``wgmma``, persistent, for 16-bit operands.
+
+    Not in any list until its configurations are ranked: ``CuTeDSLProvider.register(Sm90GemmOperator)`` puts them,
+    without a predicted time, behind the portable kernel's.
+    """
 
     supported_args_type = GemmArguments
     designed_for_min_cc = 90

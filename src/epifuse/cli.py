@@ -95,7 +95,9 @@ def draw(
 
 @app.command()
 def check(
-    suite: Annotated[str, typer.Argument(help="fused_gemm, or epilogues: every operation, dtype and layout.")],
+    suite: Annotated[
+        str, typer.Argument(help="fused_gemm, or epilogues: every operation, dtype and layout.")
+    ] = "fused_gemm",
     file: Annotated[
         Path | None, typer.Option("--file", help="Judge a file's fused_gemm(A, B, bias, block_m, group) instead.")
     ] = None,

@@ -39,7 +39,7 @@ def shell(monkeypatch, capsys):
 
 def test_check_derives_the_mapping_and_passes(shell, tmp_path):
     path = tmp_path / "deep" / "check.json"
-    code, out, _ = shell("check", "fused_gemm", "--device", "cpu", "--json", path)
+    code, out, _ = shell("check", "--device", "cpu", "--json", path)
     assert code == 0
     assert "(0,0) (1,0) (0,1) (1,1) (2,0) (2,1)" in out
     assert "min(2, 3 - 2) = 1" in out

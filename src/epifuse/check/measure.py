@@ -45,7 +45,7 @@ def product_factor(k: int) -> float:
     """c(K): how many half ulps of ``|A| |B|`` the product may be off.
 
     Tensor cores add groups of products and truncate. On centered data the errors grow as the square root of K; 4 covers
-    short sums, where it is the single rounding that counts. The largest of 512 x 512 results on an H200 with normal data
+    short sums, where it is the single rounding that counts. The largest of 512 x 512 results on an H200, normal data,
     and K = 64, 1024 and 16384 (the factor is 6, 12 and 36): float16 and bfloat16 3.0, 7.6, 22.7; TF32 4.4, 11.5, 35.9.
     """
     return 4.0 + math.sqrt(k) / 4.0

@@ -9,6 +9,8 @@ import torch
 import epifuse as ops
 from epifuse_cpu.evaluate import evaluate
 from epifuse_cpu.gemm import accumulate
+from epifuse_cutedsl.configs.sm90 import configurations
+from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator, _metadata, _scratch_bound
 
 BIAS_RELU = "def epi(accum, bias): D = relu(accum + bias); return D"
 
@@ -46,13 +48,11 @@ def arguments(size, text=BIAS_RELU, majors="kk", batches=0, dtype=torch.bfloat16
 
 def operator_of(args, mode, tile, group=1, epilogue_n=None, cluster=1):
     """The Hopper operator of a mode ("cooperative", "pingpong") and tile for the device that is emulated."""
-    for operator in ops.get_operators(args):
-        config = getattr(operator, "config", None)
-        if type(operator).__name__ == "Sm90GemmOperator" and config.pingpong == (mode == "pingpong"):
-            matches = (config.tile_m, config.tile_n, config.cluster) == (*tile, cluster) and operator.group == group
-            if matches and epilogue_n in (None, config.epilogue_n):
-                return operator
-    raise AssertionError(f"no {mode} operator of {tile}: {ops.explain(args)}")
+    for config in configurations(90, _scratch_bound(args), clusters=True):
+        found = (config.tile_m, config.tile_n, config.cluster, config.pingpong)
+        if found == (*tile, cluster, mode == "pingpong") and epilogue_n in (None, config.epilogue_n):
+            return Sm90GemmOperator(_metadata(args, config, group), config, group)
+    raise AssertionError(f"no {mode} configuration of {tile}")
 
 
 def run(args, mode="cooperative", tile=(128, 128), group=1, epilogue_n=None, cluster=1, seed=0, sm_count=None):
@@ -70,6 +70,14 @@ def run(args, mode="cooperative", tile=(128, 128), group=1, epilogue_n=None, clu
             got, expected.reshape(got.shape).to(got.dtype), msg=lambda text, n=name: f"{n}: {text}", **exact
         )
     return operator
+
+
+@pytest.fixture(autouse=True)
+def listed():
+    """Only here: the Hopper operators are in the lists."""
+    ops.CuTeDSLProvider.register(Sm90GemmOperator)
+    yield
+    ops.CuTeDSLProvider.unregister(Sm90GemmOperator)
 
 
 @pytest.fixture

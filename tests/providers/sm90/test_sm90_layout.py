@@ -64,7 +64,7 @@ def test_a_descriptor_says_128_byte_swizzle_and_no_base_offset():
 
 @pytest.mark.parametrize("scratch", [0, 4096])
 def test_configurations_fit(scratch):
-    found = configurations(90, scratch)
+    found = configurations(90, scratch, clusters=True)
     assert len(found) >= 6
     for config in found:
         assert config.smem_bytes(scratch) <= limit_bytes(90)

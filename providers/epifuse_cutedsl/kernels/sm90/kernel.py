@@ -96,7 +96,8 @@ class Sm90Gemm:
             wgmma.setmaxnreg(PRODUCER_REGISTERS, increase=False)
             a = producer.Source(map_a.get_ptr().toint(), self.a, a_batched, rank)
             b = producer.Source(map_b.get_ptr().toint(), self.b, b_batched, rank)
-            when(thread == CONSUMERS * WARPGROUP, lambda: producer.run(ring, schedule, a, b, k_tiles))
+            loads = (thread == CONSUMERS * WARPGROUP) & (k_tiles > Int32(0))  # K = 0: there are no tensor maps
+            when(loads, lambda: producer.run(ring, schedule, a, b, k_tiles))
 
         def consume() -> None:
             wgmma.setmaxnreg(CONSUMER_REGISTERS, increase=True)

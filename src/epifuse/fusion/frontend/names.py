@@ -262,7 +262,7 @@ def _resolve(reference: Reference, cell: int, function: FunctionType | None, vis
     else:
         value = function.__globals__.get(root, MISSING)
         if value is MISSING:
-            value = function.__builtins__.get(root, MISSING)  # type: ignore[attr-defined]
+            value = getattr(function, "__builtins__", {}).get(root, MISSING)
     if value is MISSING:
         operation = table.find(root) if len(reference) == 1 else None
         if operation is not None:

@@ -157,7 +157,7 @@ class Tcgen05:
 
 def bare_kernel(layout: Any, epilogue: Any) -> Any:
     """One CTA a tile: accumulators from memory (row-major float32 or int32) or a product, then the hooks."""
-    from cutlass import Int64, Uint8, cute
+    from cutlass import Int64, Uint8
     from cutlass.cute import arch
 
     from epifuse_cutedsl.fuse.convert import unpack
@@ -203,8 +203,15 @@ def bare_kernel(layout: Any, epilogue: Any) -> Any:
         if layout.product:
             product.free()
 
+    return launched(one_tile, facts.threads, smem)
+
+
+def launched(one_tile: Any, threads: int, smem: int) -> Any:
+    """A kernel object around the body of one CTA."""
+    from cutlass import cute
+
     class Bare:
-        block = (facts.threads, 1, 1)
+        block = (threads, 1, 1)
         smem_bytes = smem
 
         @cute.jit

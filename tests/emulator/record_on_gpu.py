@@ -2,12 +2,15 @@
 """Records what single instructions give on a real GPU: `python record_on_gpu.py FOLDER` writes FOLDER/isa_sm90.npz.
 
 Needs numpy and the driver (libcuda) only: the driver compiles the PTX text. Copy the file to tests/data; the test
-test_isa_recorded.py then compares the emulator with it.
+test_isa_recorded.py then compares the emulator with it. A kernel that the GPU refuses leaves a context that cannot be
+opened again in the same process, so every kernel has a process of its own (`record_on_gpu.py FOLDER KERNEL FORM`).
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -33,23 +36,12 @@ class Driver:
         self.check(self.cuda.cuInit(0))
         self.device = ctypes.c_int()
         self.check(self.cuda.cuDeviceGet(ctypes.byref(self.device), 0))
-        self.open()
-        name = ctypes.create_string_buffer(128)
-        self.check(self.cuda.cuDeviceGetName(name, 128, self.device))
-        self.name = name.value.decode()
-
-    def open(self) -> None:
-        """Make the device's context current."""
         context = ctypes.c_void_p()
         self.check(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), self.device))
         self.check(self.cuda.cuCtxSetCurrent(context))
-
-    def reopen(self) -> None:
-        """A new context after a kernel has broken the old one, whose memory and modules are gone with it."""
-        self.cuda.cuCtxSetCurrent(None)
-        self.cuda.cuDevicePrimaryCtxRelease_v2(self.device)
-        self.check(self.cuda.cuDevicePrimaryCtxReset_v2(self.device))
-        self.open()
+        name = ctypes.create_string_buffer(128)
+        self.check(self.cuda.cuDeviceGetName(name, 128, self.device))
+        self.name = name.value.decode()
 
     def check(self, status: int) -> None:
         """Raise on an error, with its name."""
@@ -134,8 +126,8 @@ def _aligned_bytes(data: bytes) -> Any:
     return cell
 
 
-def record(driver: Driver) -> dict[str, np.ndarray]:
-    """Every case's outputs by `name:index`; what the device or the driver refuses is printed and left out."""
+def record_instructions(driver: Driver) -> dict[str, np.ndarray]:
+    """Every case's outputs by `name:index`; what the driver does not assemble is printed and left out."""
     tables = isa_cases.tables()
     found: dict[str, np.ndarray] = {}
     for case in isa_cases.cases():
@@ -145,51 +137,105 @@ def record(driver: Driver) -> dict[str, np.ndarray]:
         try:
             driver.launch(text, [*columns, *results], isa_cases.ROWS // ptxlab.BLOCK, ptxlab.BLOCK)
         except RuntimeError as error:
-            print(f"{case.name}: {error}")
-            driver.reopen()
+            print(f"{case.name}: {error}", flush=True)
             continue
         found.update({f"{case.name}:{index}": result for index, result in enumerate(results)})
-    for kernel in recorded_kernels.kernels():
-        for form in ("parameter", "global") if kernel.request is not None else ("",):
-            try:
-                found.update(record_kernel(driver, kernel, form))
-                break
-            except RuntimeError as error:
-                print(f"{kernel.name} {form}: {error}")
-                driver.reopen()
+    found.update({f"input:{name}": table for name, table in tables.items()})
+    found["device"] = np.array(driver.name)
     return found
 
 
 def record_kernel(driver: Driver, kernel: recorded_kernels.Kernel, form: str) -> dict[str, np.ndarray]:
     """The output of one kernel, and the first 64 bytes of its map, made for the address 0x7F0000000000."""
     arrays = [array.copy() for array in kernel.arrays]
+    text = dict(kernel.others).get(form, kernel.text)
     if kernel.request is None:
-        driver.launch(kernel.text, arrays, 1, kernel.threads)
+        driver.launch(text, arrays, 1, kernel.threads)
         return {f"{kernel.name}:out": arrays[kernel.output]}
     data = driver.encode(driver.upload(arrays[1]), kernel.request)
     if form == "global":
         place = ptxlab.aligned(128)
         place[:] = np.frombuffer(data, np.uint8)
-        driver.launch(kernel.global_text, [*arrays, place], 1, kernel.threads)
+        driver.launch(text, [*arrays, place], 1, kernel.threads)
     else:
-        driver.launch(kernel.text, [*arrays, data], 1, kernel.threads)
+        driver.launch(text, [*arrays, data], 1, kernel.threads)
     shown = np.frombuffer(driver.encode(0x7F0000000000, kernel.request), np.uint8)[:64].copy()
     return {f"{kernel.name}:out": arrays[kernel.output], f"{kernel.name}:map": shown}
 
 
-def main(folder: str) -> None:
-    """Record everything into FOLDER/isa_sm90.npz."""
-    start = time.time()
+def part(folder: Path, name: str, form: str) -> None:
+    """The work of one process: the instructions, or one form of one kernel, into a file of its own.
+
+    What ends a kernel is recorded as `name:error`.
+    """
     driver = Driver()
-    found = record(driver)
-    for name, table in isa_cases.tables().items():
-        found[f"input:{name}"] = table
-    found["device"] = np.array(driver.name)
-    path = Path(folder) / "isa_sm90.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if name == "instructions":
+        found = record_instructions(driver)
+    else:
+        kernel = next(kernel for kernel in recorded_kernels.kernels() if kernel.name == name)
+        try:
+            found = record_kernel(driver, kernel, form)
+        except RuntimeError as error:
+            found = {f"{name}:error": np.array(str(error))}
+    np.savez(_part_file(folder, name, form), **found)  # type: ignore[arg-type]
+
+
+def _part_file(folder: Path, name: str, form: str) -> Path:
+    return folder / f"part-{name}-{form.replace(' ', '-')}.npz"
+
+
+def run_part(folder: Path, name: str, form: str = "parameter") -> dict[str, np.ndarray]:
+    """What a process of its own records; its messages are printed."""
+    path = _part_file(folder, name, form)
+    try:
+        done = subprocess.run(
+            [sys.executable, __file__, str(folder), name, form], capture_output=True, text=True, timeout=40, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {f"{name}:error": np.array("no end within 40 s")}
+    sys.stdout.write(done.stdout)
+    if not path.exists():
+        return {f"{name}:error": np.array(f"the process ended with {done.returncode}: {done.stderr[-300:]}")}
+    with np.load(path) as file:
+        found = dict(file)
+    path.unlink()
+    return found
+
+
+def run_kernel(folder: Path, kernel: recorded_kernels.Kernel) -> dict[str, np.ndarray]:
+    """One kernel; where it fails, its other forms tell why."""
+    found = run_part(folder, kernel.name)
+    failed = found.get(f"{kernel.name}:error")
+    if failed is not None:
+        request = kernel.request and f"box {kernel.request.box} of {kernel.request.sizes}"
+        print(f"{kernel.name}: {failed} ({request or 'no map'}; {'as' if kernel.refused else 'not'} expected)")
+        for form, _ in kernel.others:
+            other = run_part(folder, kernel.name, form).get(f"{kernel.name}:error", "works")
+            print(f"  {kernel.name} {form}: {other}", flush=True)
+    elif kernel.refused:
+        print(f"{kernel.name}: works, which was not expected")
+    return found
+
+
+def main(folder: Path) -> None:
+    """Record everything into FOLDER/isa_sm90.npz, eight processes at a time."""
+    start = time.time()
+    folder.mkdir(parents=True, exist_ok=True)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        parts = [pool.submit(run_part, folder, "instructions")]
+        parts += [pool.submit(run_kernel, folder, kernel) for kernel in recorded_kernels.kernels()]
+    found: dict[str, np.ndarray] = {}
+    for each in parts:
+        found.update(each.result())
+    path = folder / "isa_sm90.npz"
     np.savez_compressed(path, **found)  # type: ignore[arg-type]
-    print(f"{len(found)} arrays on {driver.name}, {path.stat().st_size} bytes, {time.time() - start:.1f} s")
+    kernels = sum(name.endswith(":out") for name in found)
+    print(f"{len(found)} arrays, {kernels} kernels on {found.get('device', '?')}", end=", ")
+    print(f"{path.stat().st_size} bytes, {time.time() - start:.1f} s")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if len(sys.argv) == 4:
+        part(Path(sys.argv[1]), *sys.argv[2:])
+    else:
+        main(Path(sys.argv[1]))

@@ -31,7 +31,8 @@ class Request(NamedTuple):
 class Kernel:
     """PTX, its arrays, which of them is the output, and the map over the array of index 1 where there is one.
 
-    `text` takes the map as a parameter; `global_text` takes its address in global memory.
+    `text` takes the map as a parameter; `others` are the same kernel in other forms, tried where `text` fails: the form
+    "global" takes the map's address in global memory instead. A `refused` kernel breaks a rule on purpose.
     """
 
     name: str
@@ -40,7 +41,8 @@ class Kernel:
     output: int
     threads: int
     request: Request | None = None
-    global_text: str = ""
+    others: tuple[tuple[str, str], ...] = ()
+    refused: bool = False
 
 
 LOAD = """mov.u32 %r1, %tid.x; ld.param.u64 %d1, [p0]; mov.u32 %r2, smem; mov.b64 %d2, map0; cvta.param.u64 %d2, %d2;
@@ -72,13 +74,27 @@ def _load(
         modes.get("swizzle", 0),
         modes.get("fill_nan", 0),
     )
-    at = "{" + ", ".join(str(x) for x in start[::-1]) + "}"
-    body = LOAD.format(size=size, rank=len(shape), at=at)
-    text = ptxlab.module_text(body, ["p0", "p1", "map0"], TARGET, 32, size + 8)
+    params, shared = ["p0", "p1", "map0"], size + 8
+    body = LOAD.format(size=size, rank=len(shape), at="{" + ", ".join(str(x) for x in start[::-1]) + "}")
+    forms = {
+        "registers": _with_registers(body, start[::-1]),
+        "at zero": LOAD.format(size=size, rank=len(shape), at="{" + ", ".join("0" for _ in start) + "}"),
+    }
     taken = "ld.param.u64 %d2, [p2]; fence.proxy.tensormap::generic.acquire.gpu [%d2], 128;"
-    other = body.replace("mov.b64 %d2, map0; cvta.param.u64 %d2, %d2;", taken)
-    global_text = ptxlab.module_text(other, ["p0", "p1", "p2"], TARGET, 32, size + 8)
-    return Kernel(name, text, [np.zeros(size, np.uint8), source], 0, 32, request, global_text)
+    elsewhere = body.replace("mov.b64 %d2, map0; cvta.param.u64 %d2, %d2;", taken)
+    others = [(form, ptxlab.module_text(text, params, TARGET, 32, shared)) for form, text in forms.items()]
+    others.append(("global", ptxlab.module_text(elsewhere, ["p0", "p1", "p2"], TARGET, 32, shared)))
+    text = ptxlab.module_text(body, params, TARGET, 32, shared)
+    arrays = [np.zeros(size, np.uint8), source]
+    return Kernel(name, text, arrays, 0, 32, request, tuple(others), start[-1] * dtype.itemsize % 16 != 0)
+
+
+def _with_registers(body: str, coordinates: tuple[int, ...]) -> str:
+    """The same load with its coordinates in registers."""
+    moves = " ".join(f"mov.b32 %r{20 + index}, {value};" for index, value in enumerate(coordinates))
+    listed = "{" + ", ".join(str(value) for value in coordinates) + "}"
+    named = "{" + ", ".join(f"%r{20 + index}" for index in range(len(coordinates))) + "}"
+    return moves + "\n" + body.replace(listed, named)
 
 
 def _wgmma(width: int) -> Kernel:
@@ -104,15 +120,19 @@ def _wgmma(width: int) -> Kernel:
 
 
 def kernels() -> Iterator[Kernel]:
-    """Every kernel."""
+    """Every kernel. A copy's innermost coordinate times the element's size is a multiple of 16 bytes, or it is refused."""
     for code, width in enumerate((0, 32, 64, 128)):
         inner = (width or 64) // 2
-        yield _load(f"swizzle.{width}", "f2", 6, (40, 96), (32, inner), (5, -3), swizzle=code)
+        yield _load(f"swizzle.{width}", "f2", 6, (40, 96), (32, inner), (5, -8), swizzle=code)
         yield _wgmma(width)
-    yield _load("rank.1", "f4", 7, (100,), (64,), (50,))
-    yield _load("rank.3", "u1", 0, (5, 9, 64), (3, 4, 32), (3, -1, 40))
+    yield _load("rank.1", "f4", 7, (100,), (64,), (52,))
+    yield _load("rank.3", "u1", 0, (5, 9, 64), (3, 4, 32), (3, -1, 48))
+    yield _load("rank.4", "f4", 7, (3, 2, 5, 32), (2, 2, 3, 16), (-1, 1, 3, 20))
     yield _load("rank.5", "u2", 1, (2, 3, 3, 5, 32), (1, 2, 2, 3, 16), (1, 2, 0, -1, 24))
     yield _load("nan", "f4", 7, (16, 32), (8, 16), (12, -4), fill_nan=1)
+    yield _load("outside", "f4", 7, (16, 32), (8, 16), (16, 64))
+    for kind, api, inner in (("u1", 0, 17), ("u1", 0, 24), ("f2", 6, -3), ("f2", 6, 12), ("f4", 7, 5), ("f4", 7, 6)):
+        yield _load(f"unaligned.{kind}.{inner}", kind, api, (16, 64), (8, 32), (2, inner))
 
 
 def argument_list(kernel: Kernel, arrays: list[np.ndarray], encode: Any) -> list[Any]:

@@ -18,15 +18,31 @@ _MAX_EXTENT = 2**31 - 1 - 256
 _LARGEST_TILE = 128 * 256
 
 
+def product_refusal(args: GemmArguments) -> UnsupportedError | None:
+    """Why the portable kernel does not multiply these dtypes; None where it does."""
+    if kind_of(args) is not None:
+        return None
+    a, b, accumulator = args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name
+    return UnsupportedError(
+        f"The portable kernel does not multiply {a} by {b} into {accumulator}.",
+        advice="It takes float16 and bfloat16 (into float32), float16 (into float16), int8 and uint8 (into int32), "
+        "float32 and float64 (into themselves).",
+    )
+
+
 def refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedError | None:
-    """Why the portable kernel does not take these arguments on this target; None where it does."""
-    if kind_of(args) is None:
-        a, b, accumulator = args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name
-        return UnsupportedError(
-            f"The portable kernel does not multiply {a} by {b} into {accumulator}.",
-            advice="It takes float16 and bfloat16 (into float32), float16 (into float16), int8 and uint8 (into int32), "
-            "float32 and float64 (into themselves).",
-        )
+    """Why no kernel of the provider can run this epilogue on this target, whatever multiplies; None where they can.
+
+    Asked for every configuration, and so remembered with the arguments.
+    """
+    key = (refusal, target)
+    if key not in args.memo:
+        args.memo[key] = _refusal(args, target)
+    found: UnsupportedError | None = args.memo[key]
+    return found
+
+
+def _refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedError | None:
     m, n, k, batches = args.problem_size
     if max(m, n, k, batches) > _MAX_EXTENT or m * n * batches > _MAX_EXTENT * _LARGEST_TILE:
         return UnsupportedError(f"The extents {(m, n, k, batches)} are beyond a grid's 2^31 tiles.")

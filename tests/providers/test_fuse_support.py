@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import epifuse as ops
 from epifuse.check import guard
 from epifuse.errors import UnsupportedError
-from epifuse_cutedsl import operators, support
+from epifuse_cutedsl import support
+from epifuse_cutedsl.operators import Sm80GemmOperator
 
 M, N, K = 33, 40, 8
 
@@ -76,7 +77,7 @@ def test_extents_beyond_a_grid_are_refused():
         strided(side, K), strided(K, side), torch.empty(side, side, dtype=torch.float16, device="meta"), torch.float32
     )
     assert support.refusal(large, ops.TargetSm("90a")) is None
-    fits = {c.tile_m * c.tile_n for c in _configurations() if operators._fits_grid(c, large)}
+    fits = {c.tile_m * c.tile_n for c in _configurations() if Sm80GemmOperator.fits_grid(c, large)}
     assert fits
     assert 16 * 64 not in fits
 

@@ -48,6 +48,16 @@ class Sm80Config:
         """Shared memory of one stage: a K tile of A and one of B, however they lie."""
         return stage_bytes(self.kind, self.tile_m, self.tile_n, self.tile_k)
 
+    @property
+    def epilogue_tile(self) -> tuple[int, int]:
+        """Rows and columns that the epilogue's engine takes for a tile."""
+        return self.tile_m, self.tile_n
+
+    @property
+    def words(self) -> str:
+        """For the operator's name."""
+        return f"{self.kind}_{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}"
+
     def stage_shape(self, accumulator_bytes: int, axis: str, run: int) -> StageShape:
         """How accumulators go through shared memory for an epilogue that asks for runs of ``run`` along ``axis``."""
         fitting = run_that_fits(self.tile_m, self.tile_n, axis, self.threads, run)

@@ -65,6 +65,18 @@ class Sm90Config:
         return self.tile_n // self.epilogue_n
 
     @property
+    def epilogue_tile(self) -> tuple[int, int]:
+        """Rows and columns that the epilogue's engine takes for a tile."""
+        return BLOCK_M, self.epilogue_n
+
+    @property
+    def words(self) -> str:
+        """For the operator's name."""
+        mode = "pingpong" if self.pingpong else "cooperative"
+        shape = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
+        return f"{shape}_{mode}_c{self.cluster}_s{self.stages}_e{self.epilogue_n}"
+
+    @property
     def a_bytes(self) -> int:
         """Shared memory of a K tile of A."""
         return self.tile_m * self.tile_k * ELEMENT_BYTES

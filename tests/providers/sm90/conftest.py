@@ -10,7 +10,7 @@ import epifuse as ops
 from epifuse_cpu.evaluate import evaluate
 from epifuse_cpu.gemm import accumulate
 from epifuse_cutedsl.configs.sm90 import configurations
-from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator, _metadata, _scratch_bound
+from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator
 
 BIAS_RELU = "def epi(accum, bias): D = relu(accum + bias); return D"
 
@@ -48,10 +48,10 @@ def arguments(size, text=BIAS_RELU, majors="kk", batches=0, dtype=torch.bfloat16
 
 def operator_of(args, mode, tile, group=1, epilogue_n=None, cluster=1):
     """The Hopper operator of a mode ("cooperative", "pingpong") and tile for the device that is emulated."""
-    for config in configurations(90, _scratch_bound(args), clusters=True):
+    for config in configurations(90, Sm90GemmOperator.scratch_bytes(args), clusters=True):
         found = (config.tile_m, config.tile_n, config.cluster, config.pingpong)
         if found == (*tile, cluster, mode == "pingpong") and epilogue_n in (None, config.epilogue_n):
-            return Sm90GemmOperator(_metadata(args, config, group), config, group)
+            return Sm90GemmOperator.operator_of(args, config, group)
     raise AssertionError(f"no {mode} configuration of {tile}")
 
 

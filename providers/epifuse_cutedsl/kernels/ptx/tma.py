@@ -14,20 +14,56 @@ def prefetch_tensormap(tensor_map: Any) -> None:
     emit("prefetch.tensormap [{$r0}];", (), [tensor_map])
 
 
-def load(target: Any, tensor_map: Any, coordinates: Sequence[Any], barrier: Any, ctas: int = 1) -> None:
+def load(
+    target: Any,
+    tensor_map: Any,
+    coordinates: Sequence[Any],
+    barrier: Any,
+    ctas: int = 1,
+    *,
+    ranks: Any = None,
+    pair: bool = False,
+) -> None:
     """Copy the box at ``coordinates`` (Int32, innermost dimension first) to the shared address ``target``.
 
     The mbarrier counts its bytes when they have come. What lies outside of the tensor becomes zero and counts too.
-    With several ``ctas``, the box goes to the same address in each of the cluster's CTAs of ranks below that number,
-    and each one's mbarrier counts.
+    With several ``ctas``, the box goes to the same address in each of the cluster's CTAs of ranks below that number, or
+    in each of those in the mask ``ranks`` (Int32); and each one's mbarrier counts. ``pair``: the mbarrier may be that
+    of the other CTA of a pair (``.cta_group::2``), and of each pair's CTAs the one of that parity counts.
     """
     rank = len(coordinates)
-    to = "" if ctas == 1 else ".multicast::cluster"
-    mask = "" if ctas == 1 else ", ranks"
+    several = ctas > 1 or ranks is not None
+    to = (".multicast::cluster" if several else "") + (".cta_group::2" if pair else "")
     text = (
         f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{to} "
-        f"[{{$r0}}], [{{$r1}}, {braced('r', rank, 3)}], [{{$r2}}]{mask};"
+        f"[{{$r0}}], [{{$r1}}, {braced('r', rank, 3)}], [{{$r2}}]{', ranks' if several else ''};"
     )
-    if ctas > 1:
-        text = f"{{\n.reg .b16 ranks;\nmov.b16 ranks, {(1 << ctas) - 1};\n{text}\n}}"
-    emit(text, (), [target, tensor_map, barrier, *coordinates])
+    if several:
+        made = f"mov.b16 ranks, {(1 << ctas) - 1};" if ranks is None else f"cvt.u16.u32 ranks, {{$r{3 + rank}}};"
+        text = f"{{\n.reg .b16 ranks;\n{made}\n{text}\n}}"
+    emit(text, (), [target, tensor_map, barrier, *coordinates, *(() if ranks is None else (ranks,))])
+
+
+def store(tensor_map: Any, coordinates: Sequence[Any], source: Any) -> None:
+    """Copy the box at the shared address ``source`` to ``coordinates``, as part of the thread's bulk group.
+
+    What lies outside of the tensor is left out.
+    """
+    rank = len(coordinates)
+    text = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group [{{$r0}}, {braced('r', rank, 2)}], [{{$r1}}];"
+    emit(text, (), [tensor_map, source, *coordinates])
+
+
+def commit_group() -> None:
+    """All of this thread's ``store``s since the last commit become a bulk group."""
+    emit("cp.async.bulk.commit_group;")
+
+
+def wait_group_read(pending: int) -> None:
+    """Wait until all of this thread's bulk groups but the last ``pending`` have read their shared memory."""
+    emit(f"cp.async.bulk.wait_group.read {pending};")
+
+
+def fence_async_shared() -> None:
+    """Order this thread's accesses to shared memory before those of copies that are issued later (``fence.proxy``)."""
+    emit("fence.proxy.async.shared::cta;")

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Legal tiles of the Blackwell kernel, and the stages that fit beside them."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES, OperandTile
+from epifuse_cutedsl.tile.smem import align, limit_bytes
+
+WARP = 32
+EPILOGUE_WARPS = 4
+"""Warps 0 to 3: the warps that together reach all lanes of tensor memory."""
+MMA_WARP, LOAD_WARP = 4, 5
+THREADS = WARP * 6
+SLOTS = 2
+"""Accumulators in tensor memory: one is read while the other is made."""
+TENSOR_MEMORY_COLUMNS, LEAST_COLUMNS = 512, 32
+BARRIERS_BYTES = 1024
+LONGEST_RUN = 32
+"""Columns that a thread reads of tensor memory in one step."""
+_MOST_STAGES = 16
+_LEAST_STAGES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What the engine takes for a tile of its own: rows, columns, and the warps that share it.
+
+    ``lanes``: rows that a warp has, 32 or 16. ``pairs``: with 16, whether the upper half of a warp has the second half
+    of the columns (else it has nothing to do).
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    lanes: int = WARP
+    pairs: bool = False
+
+    @property
+    def run(self) -> int:
+        """Columns of a thread in one step."""
+        return LONGEST_RUN if self.thread_columns % LONGEST_RUN == 0 else LONGEST_RUN // 2
+
+    @property
+    def thread_columns(self) -> int:
+        """Columns of a thread."""
+        return self.columns // 2 if self.pairs else self.columns
+
+    @property
+    def steps(self) -> int:
+        """Steps of a thread."""
+        return self.thread_columns // self.run
+
+
+@dataclass(frozen=True, slots=True)
+class Sm100Config:
+    """A CTA's tile, and how CTAs work together.
+
+    ``ctas`` 2: pairs of CTAs, whose tiles lie below one another, multiply together; each has half of the tile of B.
+    ``cluster_m`` by ``cluster_n`` CTAs (a pair counts as two along M) share tiles of A along N and of B along M.
+    """
+
+    tile_m: int
+    tile_n: int
+    ctas: int = 1
+    cluster_m: int = 1
+    cluster_n: int = 1
+    element_bytes: int = 2
+    a_k_major: bool = True
+    b_k_major: bool = True
+    stages: int = 0
+
+    @property
+    def tile_k(self) -> int:
+        """Elements of K in a stage: four instructions' worth."""
+        return SWIZZLE_BYTES // self.element_bytes
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def a(self) -> OperandTile:
+        """The CTA's tile of A."""
+        return OperandTile(self.tile_m, self.element_bytes, self.a_k_major, self.cluster_n)
+
+    @property
+    def b(self) -> OperandTile:
+        """The CTA's tile of B, or its half of the pair's."""
+        return OperandTile(self.tile_n // self.ctas, self.element_bytes, self.b_k_major, self.cluster_m // self.ctas)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of one stage of the ring."""
+        return self.a.bytes + self.b.bytes
+
+    @property
+    def copied_bytes(self) -> int:
+        """What the copies bring to one CTA in a stage."""
+        return self.a.copied_bytes + self.b.copied_bytes
+
+    @property
+    def split(self) -> bool:
+        """Whether the second half of the accumulator's columns lies in lanes 64 to 127 (PTX ISA: M = 128 of a pair)."""
+        return self.ctas == 2 and self.tile_m == 64
+
+    @property
+    def slot_columns(self) -> int:
+        """Columns of tensor memory from one accumulator to the next, a power of two."""
+        columns = self.tile_n // 2 if self.split else self.tile_n
+        return max(LEAST_COLUMNS // SLOTS, 1 << (columns - 1).bit_length())
+
+    def piece(self, axis: str, reduces: bool) -> Piece:
+        """What the engine takes for a tile, for an epilogue with runs along ``axis``.
+
+        Along N a thread has a row, along M a warp has parts of columns; warps share a piece where a line goes through
+        several, or where reductions would have four partial results instead of one.
+        """
+        lanes = WARP if self.tile_m * (2 if self.split else 1) == 128 else WARP // 2
+        columns = self.tile_n // 2 if self.split else self.tile_n
+        if axis == "m":
+            return Piece(lanes, columns, 1, lanes, lanes < WARP)
+        pairs = lanes < WARP and not reduces and columns % WARP == 0
+        return Piece(self.tile_m, columns, self.tile_m // lanes, lanes, pairs)
+
+    def smem_bytes(self, scratch_bytes: int) -> int:
+        """Shared memory of a CTA: the ring, the epilogues' scratch memory, the mbarriers."""
+        return self.stages * self.stage_bytes + align(scratch_bytes, 128) + BARRIERS_BYTES
+
+    @property
+    def words(self) -> str:
+        """For the operator's name."""
+        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
+        return f"{tile}_{self.ctas}cta_c{self.cluster_m}x{self.cluster_n}_s{self.stages}"
+
+    def __str__(self) -> str:
+        return self.words
+
+
+# (tile_m, tile_n, CTAs that multiply together, cluster_m, cluster_n)
+_TILES = (
+    (128, 256, 1, 1, 1),
+    (128, 128, 1, 1, 1),
+    (128, 64, 1, 1, 1),
+    (64, 128, 1, 1, 1),
+)
+
+
+@functools.lru_cache(maxsize=256)
+def configurations(
+    cc: int, element_bytes: int, a_k_major: bool, b_k_major: bool, scratch_bytes: int = 0
+) -> tuple[Sm100Config, ...]:
+    """Every configuration with as many stages as fit, for operands of so many bytes an element and these majors, where
+    the epilogue needs ``scratch_bytes``."""
+    found = []
+    for tile in _TILES:
+        config = with_stages(Sm100Config(*tile, element_bytes, a_k_major, b_k_major), cc, scratch_bytes)
+        if config is not None:
+            found.append(config)
+    return tuple(found)
+
+
+def with_stages(config: Sm100Config, cc: int, scratch_bytes: int) -> Sm100Config | None:
+    """The configuration with as many stages as fit; None where they are too few."""
+    room = (limit_bytes(cc) - replace(config, stages=0).smem_bytes(scratch_bytes)) // config.stage_bytes
+    return replace(config, stages=min(room, _MOST_STAGES)) if room >= _LEAST_STAGES else None

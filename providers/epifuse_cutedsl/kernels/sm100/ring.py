@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the roles meet at: the ring of stages, the accumulators in tensor memory, and who of a cluster shares them.
+
+A stage has two mbarriers: *full* (one arrival of the loading CTA, and the bytes of the copies) and *empty* (one
+arrival for each product role that reads what this CTA copies). An accumulator has two: *made* (one arrival, when its
+products are done) and *read* (one arrival of each epilogue warp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cutlass import Int32
+
+from epifuse_cutedsl.configs.sm100 import EPILOGUE_WARPS, SLOTS, Sm100Config
+from epifuse_cutedsl.kernels.ptx import mbarrier, tcgen05
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A CTA's place in its cluster (Int32): its rank, and where it stands along M and N. M counts fastest."""
+
+    config: Sm100Config
+    rank: Any
+    m: Any
+    n: Any
+
+    @classmethod
+    def of(cls, config: Sm100Config, rank: Any) -> Ranks:
+        """From the rank."""
+        return cls(config, rank, rank % config.cluster_m, rank // config.cluster_m)
+
+    @property
+    def leads(self) -> Any:
+        """Whether this CTA multiplies, for itself or for its pair."""
+        return (self.rank & (self.config.ctas - 1)) == 0
+
+    @property
+    def same_m(self) -> Any:
+        """Mask of the CTAs that have the same tile of A."""
+        every = sum(1 << (n * self.config.cluster_m) for n in range(self.config.cluster_n))
+        return Int32(every) << self.m
+
+    @property
+    def same_n(self) -> Any:
+        """Mask of the CTAs that have the same tile of B, or the same half of it."""
+        ctas = self.config.ctas
+        every = sum(1 << m for m in range(0, self.config.cluster_m, ctas))
+        return Int32(every) << (self.n * self.config.cluster_m + (self.m & (ctas - 1)))
+
+    @property
+    def pair(self) -> Any:
+        """Mask of this CTA, or of its pair."""
+        ctas = self.config.ctas
+        return Int32((1 << ctas) - 1) << (self.rank & ~(ctas - 1))
+
+    @property
+    def sources(self) -> Any:
+        """Mask of the CTAs that copy what this CTA, or its pair, multiplies."""
+        config = self.config
+        row = self.pair >> (self.n * config.cluster_m)
+        rows = sum(1 << (n * config.cluster_m) for n in range(config.cluster_n))
+        return row * rows | (Int32((1 << config.cluster_m) - 1) << (self.n * config.cluster_m))
+
+    @property
+    def readers(self) -> int:
+        """Product roles that read what one CTA copies."""
+        return self.config.cluster_n + self.config.cluster_m // self.config.ctas - 1
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Where stages and mbarriers lie; ``base`` and ``barriers`` are shared addresses (Int32)."""
+
+    config: Sm100Config
+    ranks: Ranks
+    base: Any
+    barriers: Any
+
+    @property
+    def allocated(self) -> Any:
+        """Where the address of the allocated tensor memory is written."""
+        return self.barriers + (2 * self.config.stages + 2 * SLOTS) * mbarrier.BYTES
+
+    def address(self, stage: Any) -> Any:
+        """Where A's tile of a stage lies; B's follows it."""
+        return self.base + stage * self.config.stage_bytes
+
+    def full(self, stage: Any) -> Any:
+        """The mbarrier that completes when a stage's bytes have come."""
+        return self.barriers + stage * mbarrier.BYTES
+
+    def empty(self, stage: Any) -> Any:
+        """The mbarrier that completes when all that this CTA copied to a stage has been read."""
+        return self.barriers + (stage + self.config.stages) * mbarrier.BYTES
+
+    def made(self, slot: Any) -> Any:
+        """The mbarrier that completes when an accumulator is made."""
+        return self.barriers + (slot + 2 * self.config.stages) * mbarrier.BYTES
+
+    def read(self, slot: Any) -> Any:
+        """The mbarrier that completes when an accumulator has been read."""
+        return self.barriers + (slot + 2 * self.config.stages + SLOTS) * mbarrier.BYTES
+
+    def make_barriers(self) -> None:
+        """Initialize all mbarriers. One thread calls it."""
+        for stage in range(self.config.stages):
+            mbarrier.init(self.full(stage), 1)
+            mbarrier.init(self.empty(stage), self.ranks.readers)
+        for slot in range(SLOTS):
+            mbarrier.init(self.made(slot), 1)
+            mbarrier.init(self.read(slot), EPILOGUE_WARPS * self.config.ctas)
+        mbarrier.fence_init()
+
+    def of_leader(self, barrier: Any) -> Any:
+        """The same mbarrier of the CTA that multiplies for this one, as a cluster's shared address."""
+        return barrier if self.config.ctas == 1 else barrier & ~tcgen05.PEER_BIT
+
+    def after(self, stage: Any, parity: Any) -> tuple[Any, Any]:
+        """The next stage, and the parity of its phase."""
+        last = stage == self.config.stages - 1
+        return cutlass.select_(last, Int32(0), stage + 1), cutlass.select_(last, parity ^ 1, parity)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Sm100GemmOperator``: the Blackwell kernel as an operator. It takes what tensor copies can move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from epifuse import dtypes
+from epifuse.arguments import GemmArguments
+from epifuse.errors import UnsupportedError
+from epifuse.fusion.plan import EpiloguePlan
+from epifuse.metadata import BLASDesignMetadata
+from epifuse.runtime.tensormap import CODE
+from epifuse.target import TargetSm
+from epifuse_cutedsl.compile import Kernel
+from epifuse_cutedsl.configs.sm100 import WARP, Sm100Config, configurations
+from epifuse_cutedsl.fuse import workspace as reductions
+from epifuse_cutedsl.fuse.fragment import KernelFacts
+from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, folds_batches
+from epifuse_cutedsl.sm100_launch import Sm100Launch, operands, piece_of
+from epifuse_cutedsl.support import refusal
+from epifuse_cutedsl.tma_operands import tma_operand
+
+PRODUCTS: tuple[Product, ...] = (
+    ("float16", "float16", "float32"),
+    ("bfloat16", "bfloat16", "float32"),
+)
+"""Dtypes of A, B and the accumulator."""
+
+
+class Sm100GemmOperator(GemmOperator):
+    """The Blackwell kernel: tensor copies, ``tcgen05`` products into tensor memory, persistent."""
+
+    designed_for_min_cc = 100
+    architecture = "sm100"
+    title = "Blackwell kernel"
+    targets = (TargetSm("100f"),)
+    groups = (8, 1)
+    products = PRODUCTS
+    main_codes = (CODE, CODE, *"iiiiiiiii")
+    """Struct codes of the tensor maps of A and B, and of ``kernels.sm100.kernel.NUMBERS``."""
+    scratch_numbers = 4 * 256
+    most_tiles = 2**31 - 1 - 2**16
+    """So that the number behind the last tile, some grids on, is still an int32."""
+    launch_class = Sm100Launch
+
+    __slots__ = ()
+
+    @classmethod
+    def _refusal(cls, args: GemmArguments, target: TargetSm | None) -> UnsupportedError | str | None:
+        return _operand_refusal(args) or refusal(args, target)
+
+    @classmethod
+    def _configurations(cls, product: Product, cc: int, args: GemmArguments | None) -> Iterable[Sm100Config]:
+        size = dtypes.of(product[0]).bytes
+        if args is None:
+            return configurations(cc, size, True, True)
+        a, b = operands(args)
+        return configurations(cc, size, a.major == "k", b.major == "k", cls.scratch_bytes(args))
+
+    @classmethod
+    def scratch_bytes(cls, args: GemmArguments) -> int:
+        """Shared memory that the reductions of all pieces of a tile need at most."""
+        results = sum(not (reduce.axes[1] and reduce.axes[2]) for reduce in args.plan.reduces)
+        return cls.scratch_numbers * reductions.PARTIAL_BYTES * (1 + results) if args.plan.reduces else 0
+
+    @classmethod
+    def _smem_bytes(cls, config: Sm100Config, args: GemmArguments) -> int:
+        return config.smem_bytes(cls.scratch_bytes(args))
+
+    @classmethod
+    def _design(cls, config: Sm100Config, group: int) -> BLASDesignMetadata:
+        tile = (config.tile_m, config.tile_n, config.tile_k)
+        cluster = (config.cluster_m, config.cluster_n, 1)
+        return BLASDesignMetadata(tile_shape=tile, cluster_shape=cluster, num_smem_stages=config.stages, group=group)
+
+    @classmethod
+    def _main_kinds(cls, args: GemmArguments) -> tuple[Any, ...]:
+        return args.A.traits.dtype, args.B.traits.dtype, *(operand.major for operand in operands(args))
+
+    def _facts(self, plan: EpiloguePlan, kinds: Kinds, cc: int) -> KernelFacts:
+        axis = kinds.traits.axis
+        piece = self.config.piece(axis, bool(plan.reduces))
+        threads = WARP * piece.warps
+        if axis == "n":
+            return KernelFacts(
+                piece.rows, piece.columns, threads, cc, run=piece.run, positions=1, lanes=1, steps_along=True
+            )
+        lines = {"run": 1, "positions": 1, "lanes": piece.lanes, "lines": piece.run}
+        return KernelFacts(piece.rows, piece.columns, threads, cc, **lines)
+
+    def _kernel(self, kinds: Kinds, epilogue: Any) -> Kernel:
+        from epifuse_cutedsl.kernels.sm100.kernel import Sm100Gemm  # noqa: PLC0415 - imports the DSL
+
+        a, b = (dtype.name for dtype in kinds.main[:2])
+        return Sm100Gemm(self.config, a, b, kinds.accumulator.name, epilogue)
+
+    def _workspace(self, args: GemmArguments) -> tuple[int, int]:
+        if not args.plan.reduces:
+            return 0, 0
+        m, n, _, batches = args.problem_size
+        tile = piece_of(self.config, args)
+        tiles = (-(-m // tile[0]), -(-n // tile[1]))
+        return reductions.workspace_bytes(args.plan, folds_batches(args), tile, tiles, batches)
+
+
+def _operand_refusal(args: GemmArguments) -> str | None:
+    """Why the Blackwell kernel does not multiply these operands; None where it does."""
+    product = (args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name)
+    if product not in PRODUCTS:
+        return f"The Blackwell kernel does not multiply {product[0]} by {product[1]} into {product[2]}"
+    for name, traits, k_last in (("A", args.A.traits, True), ("B", args.B.traits, False)):
+        found = tma_operand(traits, k_last=k_last)
+        if isinstance(found, str):
+            return f"Tensor copies cannot move {name}: {found}"
+    return None

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Sm100Launch``: a launch of the Blackwell kernel, its tensor maps encoded once for the arguments' addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from epifuse import emulator
+from epifuse.arguments import GemmArguments
+from epifuse.runtime import tensormap
+from epifuse_cutedsl.configs.sm100 import Sm100Config
+from epifuse_cutedsl.fuse.params import traits_of
+from epifuse_cutedsl.gemm_launch import GemmLaunch
+from epifuse_cutedsl.tma_operands import TmaOperand, tma_operand
+
+
+class Sm100Launch(GemmLaunch):
+    """A persistent grid of whole clusters: one CTA for each SM, or for each tile where there are fewer."""
+
+    def _layout(
+        self, config: Sm100Config, group: int, args: GemmArguments
+    ) -> tuple[tuple[int, int, int], list[Any], list[int]]:
+        m, n, k, batches = args.problem_size
+        tiles = (-(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n)))
+        total = tiles[0] * tiles[1] * batches
+        a, b = operands(args)
+        maps = [bytes(tensormap.BYTES)] * 2
+        if total and k:
+            maps = [
+                tensormap.encode(operand.tiled_map(address, tile.copy_box), args.A.device)
+                for operand, address, tile in ((a, args.A.data_ptr(), config.a), (b, args.B.data_ptr(), config.b))
+            ]
+        main = [*maps, m, n, k, batches, int(a.batched), int(b.batched), *tiles, group]
+        rows, columns = piece_of(config, args)
+        clusters = min(total, max(1, _sm_count(args.A.device) // config.cluster))
+        return (clusters * config.cluster, 1, 1), main, [-(-m // rows), -(-n // columns)]
+
+
+def piece_of(config: Sm100Config, args: GemmArguments) -> tuple[int, int]:
+    """Rows and columns of what the epilogue's engine takes for a tile."""
+    piece = config.piece(axis_of(args), bool(args.plan.reduces))
+    return piece.rows, piece.columns
+
+
+def operands(args: GemmArguments) -> tuple[TmaOperand, TmaOperand]:
+    """A and B of arguments that the operator supports."""
+    a, b = tma_operand(args.A.traits, k_last=True), tma_operand(args.B.traits, k_last=False)
+    assert isinstance(a, TmaOperand)
+    assert isinstance(b, TmaOperand)
+    return a, b
+
+
+def axis_of(args: GemmArguments) -> str:
+    """Along which direction the epilogue's runs lie."""
+    return traits_of(args.bound, args.problem_size.L).axis
+
+
+def _sm_count(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    emulated = emulator.current()
+    return 1 if emulated is None else emulated.chip.sm_count

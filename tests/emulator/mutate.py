@@ -148,6 +148,8 @@ class Trial:
         for name in self.outputs:
             self.start[name].view(np.uint8)[...] = 0x5A
         self.executed: frozenset[int] = frozenset()
+        self.told = ""
+        """What the last verdict's report said, in one line, and on which seed."""
         self.expected: dict[str, np.ndarray] = {}
 
     def run(self, text: str, seed: int, trace: Any = None) -> None:
@@ -171,10 +173,12 @@ class Trial:
 
     def verdict(self, fault: Fault, seeds: Iterable[int]) -> str:
         """The class of the report, "WRONG" for a changed result without one, or "" if nothing was noticed."""
+        self.told = ""
         for seed in seeds:
             try:
                 self.run(fault.text, seed)
             except ExecutionError as error:
+                self.told = f"seed {seed}: {error.what}"
                 return type(error).__name__
             if not all(np.array_equal(self.arrays[name], self.expected[name]) for name in self.outputs):
                 return "WRONG"

@@ -85,7 +85,7 @@ def _load(
     others = [(form, ptxlab.module_text(text, params, TARGET, 32, shared)) for form, text in forms.items()]
     others.append(("global", ptxlab.module_text(elsewhere, ["p0", "p1", "p2"], TARGET, 32, shared)))
     text = ptxlab.module_text(body, params, TARGET, 32, shared)
-    arrays = [np.zeros(size, np.uint8), source]
+    arrays = [np.full(size, 0xA5, np.uint8), source]
     return Kernel(name, text, arrays, 0, 32, request, tuple(others), start[-1] * dtype.itemsize % 16 != 0)
 
 

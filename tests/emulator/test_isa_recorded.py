@@ -10,11 +10,13 @@ import recorded_kernels
 from ptxlab import launch, run_columns
 
 from epifuse.emulator.map_rules import MapRequest
+from epifuse.emulator.reports import ExecutionError
 from epifuse.emulator.tensor_map import decode, encode
 
 FILE = Path(__file__).parents[1] / "data" / "isa_sm90.npz"
 CASES = list(isa_cases.cases())
-KERNELS = list(recorded_kernels.kernels())
+KERNELS = [kernel for kernel in recorded_kernels.kernels() if not kernel.refused]
+REFUSED = [kernel for kernel in recorded_kernels.kernels() if kernel.refused]
 recorded_only = pytest.mark.skipif(not FILE.exists(), reason="no recording: run record_on_gpu.py on a GPU of cc 9.0")
 
 
@@ -84,7 +86,15 @@ def map_of(address, request):
 def test_kernel_runs(kernel):
     arrays = [array.copy() for array in kernel.arrays]
     launch(kernel.text, recorded_kernels.argument_list(kernel, arrays, map_of))
-    assert arrays[kernel.output].any()
+    assert not np.array_equal(arrays[kernel.output], kernel.arrays[kernel.output])
+
+
+@pytest.mark.parametrize("kernel", REFUSED, ids=lambda kernel: kernel.name)
+def test_what_the_gpu_refuses_is_a_report(kernel, recording):
+    assert "ILLEGAL_INSTRUCTION" in str(recording.get(f"{kernel.name}:error", "ILLEGAL_INSTRUCTION"))
+    arrays = [array.copy() for array in kernel.arrays]
+    with pytest.raises(ExecutionError, match="innermost coordinate"):
+        launch(kernel.text, recorded_kernels.argument_list(kernel, arrays, map_of))
 
 
 @recorded_only

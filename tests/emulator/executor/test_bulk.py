@@ -98,9 +98,12 @@ def test_ranks_and_what_lies_outside_is_zero(run_kernel, rank, shift):
     shape, box = (3, 4, 5, 6, 12)[-rank:], (2, 2, 2, 2, 8)[-rank:]
     tensor = RNG.integers(1, 1 << 30, shape, dtype=np.uint32)
     out = np.full(box, 9, np.uint32)
-    run_kernel(load_kernel(rank, (shift,) * rank, out.nbytes), [map_of(tensor, box), out], shared=16384)
+    run_kernel(
+        load_kernel(rank, (4 * shift, *(shift,) * (rank - 1)), out.nbytes), [map_of(tensor, box), out], shared=16384
+    )
     padded = np.pad(tensor, 16)
-    wanted = padded[tuple(slice(16 + shift, 16 + shift + size) for size in box)]
+    starts = [16 + shift] * (rank - 1) + [16 + 4 * shift]
+    wanted = padded[tuple(slice(start, start + size) for start, size in zip(starts, box, strict=True))]
     assert out.tolist() == wanted.tolist()
 
 
@@ -132,7 +135,7 @@ def store_kernel(
     wait: str = "cp.async.bulk.wait_group.read 0;",
     after: str = "",
     form: str = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group",
-    at: str = "-2, 6",
+    at: str = "-4, 6",
 ) -> str:
     return f"""{STORE}
     {fence}
@@ -152,7 +155,7 @@ def test_a_store_drops_what_lies_outside(run_kernel):
     tensor = np.zeros((10, 20), np.uint32)
     run_kernel(store_kernel(), [map_of(tensor, (8, 16)), data], shared=1024)
     wanted = np.zeros_like(tensor)
-    wanted[6:, :14] = data[:4, 2:]
+    wanted[6:, :12] = data[:4, 4:]
     assert tensor.tolist() == wanted.tolist()
 
 

@@ -188,7 +188,7 @@ def _tensor_load(builder: Builder, instruction: Instruction) -> Step:
         for target, pointer, barrier, mask, *raw in distinct(warp, values + [registers[slot] for slot in slots]):
             tensor = tensor_at(warp, pointer, len(slots))
             start = _as_signed(tuple(raw))
-            check_box(tensor, target & OFFSET_MASK)
+            check_box(tensor, target & OFFSET_MASK, start)
             for place, signal in _destinations(warp, target, barrier, mask if multicast else None, pair):
                 if place >> CTA_SHIFT != signal >> CTA_SHIFT and not pair:
                     raise MemoryFaultError("a load and the barrier it signals are in different CTAs")
@@ -298,7 +298,7 @@ def _tensor_store(builder: Builder, instruction: Instruction) -> Step:
         for pointer, source, *raw in distinct(warp, values):
             tensor = tensor_at(warp, pointer, len(slots))
             start = _as_signed(tuple(raw))
-            check_box(tensor, source & OFFSET_MASK)
+            check_box(tensor, source & OFFSET_MASK, start)
 
             def write(memory: SharedMemory, offset: int, tensor: TensorMap = tensor, start: Any = start) -> None:
                 store_box(tensor, warp.grid.memory, start, read_box(tensor, memory, offset), reduction)

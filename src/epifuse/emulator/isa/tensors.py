@@ -33,8 +33,12 @@ def swizzled_rows(offset: int, rows: int, swizzle_bytes: int, atom: int = 0) -> 
     return found
 
 
-def check_box(tensor: TensorMap, offset: int) -> None:
-    """Raise DescriptorError for a box, or a place of it, that the copy engine does not accept."""
+def check_box(tensor: TensorMap, offset: int, start: tuple[int, ...]) -> None:
+    """Raise DescriptorError for a box, or places of it, that the copy engine does not accept.
+
+    `start` are the coordinates. Where the innermost one is not a whole number of 16 bytes, an H200 ends the kernel with
+    an illegal instruction, whatever the swizzle.
+    """
     inner = tensor.box[0] * tensor.element_bytes
     if inner % 16:
         raise DescriptorError(f"the box is {inner} bytes wide, not a multiple of 16")
@@ -42,6 +46,9 @@ def check_box(tensor: TensorMap, offset: int) -> None:
         raise DescriptorError(f"the box is {inner} bytes wide, more than its swizzle of {tensor.swizzle_bytes}")
     if offset % 128:
         raise DescriptorError(f"the box stands at shared offset {offset:#x}, not a multiple of 128")
+    if start[0] * tensor.element_bytes % 16:
+        what = f"the innermost coordinate {start[0]} is {start[0] * tensor.element_bytes} bytes"
+        raise DescriptorError(f"{what}, not a multiple of 16")
     if tensor.interleave:
         raise DescriptorError("interleaved layouts are not executed")
 

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels to plant faults in: a launch of each with several K tiles a stage and three tiles a CTA, ready to repeat.
+
+`python planted.py SEEDS KIND KERNEL ...` prints the table of one kind of faults: each static place, what found it, and for
+those that nothing found why they can change nothing. Run it with src, providers and this folder on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import mutate
+import numpy as np
+import torch
+
+import epifuse
+from epifuse import emulator
+
+BIAS_RELU = "def epi(accum, bias): D = relu(accum + bias); return D"
+
+
+def bits(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor's memory as numpy sees it."""
+    return tensor.view(torch.int16).numpy() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.numpy()
+
+
+def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """A and a K-major B of small whole numbers."""
+    torch.manual_seed(m + n + k)
+    return torch.randint(-2, 3, (m, k)).to(dtype), torch.randint(-2, 3, (n, k)).to(dtype).T
+
+
+def vendor(chip: str, name: str, size: tuple[int, int, int], sm_count: int) -> mutate.Trial:
+    """One of NVIDIA's operators, by a part of its name."""
+    import cutlass.operators as ops  # noqa: PLC0415 - a test dependency
+
+    from epifuse_cutedsl import emulate  # noqa: PLC0415
+
+    m, n, k = size
+    a, b = operands(m, n, k, torch.float16)
+    out = torch.zeros(m, n, dtype=torch.float16)
+    with _target(chip):
+        args = ops.GemmArguments(A=a, B=b, out=out, accumulator_type=torch.float32)
+        found = [each for each in ops.get_operators(args, target_sm=chip) if name in each.metadata.operator_name]
+        with emulator.device(chip, sm_count=sm_count), emulate.every_compile(), mutate.capture() as launches:
+            found[0].run(args, found[0].compile(args, chip))
+    return mutate.Trial(launches[-1], {"A": bits(a), "B": bits(b.T), "D": bits(out)}, ["D"])
+
+
+@contextmanager
+def _target(chip: str) -> Iterator[None]:
+    import os  # noqa: PLC0415 - the DSL's own way to be told the target
+
+    before = os.environ.get("CUTE_DSL_ARCH")
+    os.environ["CUTE_DSL_ARCH"] = f"sm_{chip}"
+    try:
+        yield
+    finally:
+        os.environ.pop("CUTE_DSL_ARCH") if before is None else os.environ.update(CUTE_DSL_ARCH=before)
+
+
+def hopper(mode: str, tile: tuple[int, int], cluster: int, size: tuple[int, int, int], sm_count: int) -> mutate.Trial:
+    """The project's own Hopper kernel."""
+    from epifuse_cutedsl.configs.sm90 import configurations  # noqa: PLC0415 - needs cutlass only when it compiles
+    from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator  # noqa: PLC0415
+
+    m, n, k = size
+    a, b = operands(m, n, k, torch.bfloat16)
+    out, bias = torch.zeros(m, n), torch.arange(n).float()
+    epilogue = epifuse.EpilogueArguments(BIAS_RELU, bias=bias, D=out)
+    args = epifuse.GemmArguments(a, b, out, torch.float32, epilogue)
+    wanted = (*tile, cluster, mode == "pingpong")
+    with emulator.device("90a", sm_count=sm_count), mutate.capture() as launches:
+        config = next(
+            each
+            for each in configurations(90, Sm90GemmOperator.scratch_bytes(args), clusters=True)
+            if (each.tile_m, each.tile_n, each.cluster, each.pingpong) == wanted
+        )
+        Sm90GemmOperator.operator_of(args, config, 1).run(args)
+    arrays = {"A": bits(a), "B": bits(b.T), "D": bits(out), "bias": bias.numpy()}
+    return mutate.Trial(launches[-1], arrays, ["D"])
+
+
+_SM100_STATIC, _SM100_CLC = "x64_schedulerSTATIC", "x64_schedulerCLC"
+KERNELS: dict[str, Callable[[], mutate.Trial]] = {
+    "sm90 vendor": lambda: vendor("90a", "cluster1x1x1_tile128x256x64", (128, 768, 640), 1),
+    "sm90 vendor 2x1": lambda: vendor("90a", "cluster2x1x1_tile128x256x64", (256, 768, 640), 2),
+    "sm90 vendor 1x2": lambda: vendor("90a", "cluster1x2x1_tile128x256x64", (128, 1536, 640), 2),
+    "sm100 vendor": lambda: vendor("100a", f"1cta_cluster1x1x1_tile128x128{_SM100_STATIC}", (128, 384, 896), 1),
+    "sm100 vendor clc": lambda: vendor("100a", f"1cta_cluster1x1x1_tile128x128{_SM100_CLC}", (128, 384, 896), 1),
+    "sm100 vendor 2x1": lambda: vendor("100a", f"1cta_cluster2x1x1_tile128x128{_SM100_STATIC}", (256, 384, 896), 2),
+    "sm100 vendor 2cta": lambda: vendor("100a", f"2cta_cluster2x1x1_tile256x128{_SM100_STATIC}", (256, 384, 1024), 2),
+    "sm100 vendor 2cta clc": lambda: vendor("100a", f"2cta_cluster2x1x1_tile256x128{_SM100_CLC}", (256, 384, 1024), 2),
+    "hopper cooperative": lambda: hopper("cooperative", (128, 128), 1, (128, 384, 832), 1),
+    "hopper cooperative 2": lambda: hopper("cooperative", (128, 128), 2, (256, 384, 832), 2),
+    "hopper pingpong": lambda: hopper("pingpong", (128, 128), 1, (128, 768, 832), 1),
+    "hopper pingpong 2": lambda: hopper("pingpong", (128, 128), 2, (256, 768, 832), 2),
+}
+"""By name; each compiles and runs the kernel once. Tiles a CTA: three, six for two warpgroups that take turns."""
+
+
+def table(name: str, pattern: str, seeds: range) -> Iterator[str]:
+    """The faults of the kinds whose names contain `pattern`, one line each."""
+    trial = KERNELS[name]()
+    trial.measure()
+    kinds = [kind for kind in mutate.KINDS if pattern in kind]
+    for fault in mutate.faults(trial.captured.text, kinds, trial.executed):
+        start = time.time()
+        verdict = trial.verdict(fault, seeds)
+        found = verdict or f"nothing in {len(seeds)} seeds"
+        told = f"({trial.told}; {time.time() - start:.1f} s)"
+        yield f"{name}: {fault.kind}, line {fault.line}: {found} {told} {fault.before}"
+
+
+def main(arguments: list[str]) -> None:
+    """Print tables: the number of seeds, the kind's name, then kernels (all if none)."""
+    count, pattern, *names = arguments
+    for name in names or KERNELS:
+        for line in table(name, pattern, range(int(count))):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

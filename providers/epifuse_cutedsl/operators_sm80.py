@@ -14,7 +14,7 @@ from epifuse.runtime.rounding import tf32_allowed
 from epifuse.status import Status
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import Kernel
-from epifuse_cutedsl.configs import model
+from epifuse_cutedsl.configs import times_sm80
 from epifuse_cutedsl.configs.sm80 import Sm80Config, configurations
 from epifuse_cutedsl.fuse.fragment import KernelFacts
 from epifuse_cutedsl.fuse.params import wanted_run
@@ -83,4 +83,4 @@ class Sm80GemmOperator(GemmOperator):
         return Sm80Gemm(self.config, *kinds.main, kinds.accumulator, epilogue)
 
     def _estimate_us(self, args: GemmArguments, target_sm: TargetSm | None = None) -> float | None:
-        return model.estimate_us(self.config, self.group, args, target_sm or target_of(args))
+        return times_sm80.estimate_us(self.config, self.group, args, target_sm or target_of(args))

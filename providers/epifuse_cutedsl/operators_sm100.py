@@ -11,10 +11,12 @@ from epifuse.arguments import GemmArguments
 from epifuse.errors import UnsupportedError
 from epifuse.fusion.plan import EpiloguePlan
 from epifuse.metadata import BLASDesignMetadata
+from epifuse.runtime.rounding import tf32_allowed
 from epifuse.runtime.tensormap import CODE
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs.sm100 import WARP, Sm100Config, configurations
+from epifuse_cutedsl.configs.sm100_products import PRODUCTS
 from epifuse_cutedsl.fuse import workspace as reductions
 from epifuse_cutedsl.fuse.fragment import KernelFacts
 from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, folds_batches
@@ -22,11 +24,7 @@ from epifuse_cutedsl.sm100_launch import Sm100Launch, operands, piece_of
 from epifuse_cutedsl.support import refusal
 from epifuse_cutedsl.tma_operands import tma_operand
 
-PRODUCTS: tuple[Product, ...] = (
-    ("float16", "float16", "float32"),
-    ("bfloat16", "bfloat16", "float32"),
-)
-"""Dtypes of A, B and the accumulator."""
+_FIRST = "100a"
 
 
 class Sm100GemmOperator(GemmOperator):
@@ -37,7 +35,7 @@ class Sm100GemmOperator(GemmOperator):
     title = "Blackwell kernel"
     targets = (TargetSm("100f"),)
     groups = (8, 1)
-    products = PRODUCTS
+    products = tuple(PRODUCTS)
     main_codes = (CODE, CODE, *"iiiiiiiii")
     """Struct codes of the tensor maps of A and B, and of ``kernels.sm100.kernel.NUMBERS``."""
     scratch_numbers = 4 * 256
@@ -49,7 +47,7 @@ class Sm100GemmOperator(GemmOperator):
 
     @classmethod
     def _refusal(cls, args: GemmArguments, target: TargetSm | None) -> UnsupportedError | str | None:
-        return _operand_refusal(args) or refusal(args, target)
+        return _operand_refusal(args, target) or refusal(args, target)
 
     @classmethod
     def _configurations(cls, product: Product, cc: int, args: GemmArguments | None) -> Iterable[Sm100Config]:
@@ -94,7 +92,7 @@ class Sm100GemmOperator(GemmOperator):
         from epifuse_cutedsl.kernels.sm100.kernel import Sm100Gemm  # noqa: PLC0415 - imports the DSL
 
         a, b = (dtype.name for dtype in kinds.main[:2])
-        return Sm100Gemm(self.config, a, b, kinds.accumulator.name, epilogue)
+        return Sm100Gemm(self.config, PRODUCTS[a, b, kinds.accumulator.name], epilogue)
 
     def _workspace(self, args: GemmArguments) -> tuple[int, int]:
         if not args.plan.reduces:
@@ -105,13 +103,20 @@ class Sm100GemmOperator(GemmOperator):
         return reductions.workspace_bytes(args.plan, folds_batches(args), tile, tiles, batches)
 
 
-def _operand_refusal(args: GemmArguments) -> str | None:
+def _operand_refusal(args: GemmArguments, target: TargetSm | None) -> str | None:
     """Why the Blackwell kernel does not multiply these operands; None where it does."""
-    product = (args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name)
-    if product not in PRODUCTS:
-        return f"The Blackwell kernel does not multiply {product[0]} by {product[1]} into {product[2]}"
+    names = (args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name)
+    product = PRODUCTS.get(names)
+    if product is None:
+        return f"The Blackwell kernel does not multiply {names[0]} by {names[1]} into {names[2]}"
+    if product.kind == "tf32" and not tf32_allowed():
+        return "The Blackwell kernel multiplies float32 in TF32, which torch's switch does not allow now"
+    if target is not None and not product.in_family and str(target) != _FIRST:
+        return f"Of this family only sm_{_FIRST} multiplies {names[0]} by {names[1]}, not sm_{target}"
     for name, traits, k_last in (("A", args.A.traits, True), ("B", args.B.traits, False)):
         found = tma_operand(traits, k_last=k_last)
         if isinstance(found, str):
             return f"Tensor copies cannot move {name}: {found}"
+        if found.major not in product.majors:
+            return f"{name} is of {names[0]} and does not lie along K, as the Blackwell kernel would need"
     return None

@@ -7,61 +7,28 @@ A tensor memory address (Int32) has the lane in its high half and the column in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from cutlass import Int32, Int64
 
 from epifuse_cutedsl.kernels.ptx.asm import braced, emit
 
-INSTRUCTION_K_BYTES = 32
-LANES_PER_WARP = 32
-MOST_COLUMNS, LEAST_COLUMNS = 512, 32
 PEER_BIT = 1 << 24
 """In a shared address: which CTA of a pair it is of."""
 _ADDRESS_MASK = 0x3FFFF
 _VERSION = 0b001 << 46
 _SWIZZLE_128B = 2 << 61
-_ACCUMULATORS = {"float16": 0, "float32": 1, "int32": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One ``.kind`` of ``tcgen05.mma``: its name, and the codes of A's and B's dtypes in an instruction descriptor."""
+def instruction(codes: tuple[int, int, int], m: int, n: int, *, a_k_major: bool, b_k_major: bool) -> int:
+    """The instruction descriptor of an ``m`` by ``n`` product (``m`` of both CTAs of a pair).
 
-    name: str
-    codes: dict[str, int]
-
-
-# PTX ISA, "Instruction descriptor" of tcgen05: the table of each kind.
-_KINDS = (
-    Kind("f16", {"float16": 0, "bfloat16": 1}),
-    Kind("tf32", {"float32": 2}),
-    Kind("f8f6f4", {"float8_e4m3fn": 0, "float8_e5m2": 1}),
-    Kind("i8", {"uint8": 0, "int8": 1}),
-)
-_MIXED = ("f8f6f4", "i8")
-"""Kinds that take A and B of different dtypes."""
-
-
-def kind_of(a: str, b: str) -> Kind | None:
-    """The kind that multiplies dtypes by name; None where there is none."""
-    for kind in _KINDS:
-        if a in kind.codes and b in kind.codes and (a == b or kind.name in _MIXED):
-            return kind
-    return None
-
-
-def instruction(a: str, b: str, accumulator: str, m: int, n: int, *, a_k_major: bool, b_k_major: bool) -> int:
-    """The instruction descriptor of an ``m`` by ``n`` product (``m`` of both CTAs of a pair); dtypes by name.
-
-    PTX ISA, "Instruction descriptor" of tcgen05: dtype of D at bit 4, of A at 7, of B at 10, MN-major A at 15 and B at
-    16, N / 8 at 17, M / 16 at 24.
+    ``codes`` are those of the dtypes of A, B and D. PTX ISA, "Instruction descriptor" of tcgen05: the code of D at bit
+    4, of A at 7, of B at 10, MN-major A at 15 and B at 16, N / 8 at 17, M / 16 at 24.
     """
-    kind = kind_of(a, b)
-    assert kind is not None
-    types = _ACCUMULATORS[accumulator] << 4 | kind.codes[a] << 7 | kind.codes[b] << 10
-    return types | int(not a_k_major) << 15 | int(not b_k_major) << 16 | n >> 3 << 17 | m >> 4 << 24
+    a, b, d = codes
+    majors = int(not a_k_major) << 15 | int(not b_k_major) << 16
+    return d << 4 | a << 7 | b << 10 | majors | n >> 3 << 17 | m >> 4 << 24
 
 
 def matrix(leading_bytes: int, stride_bytes: int) -> int:

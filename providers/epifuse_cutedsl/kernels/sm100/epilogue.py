@@ -105,7 +105,7 @@ class Tail:
         bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, extents, step_scratch)
         first = self._places(tile, Int32(0))
         words, pieces = bound.tile_loads(first), bound.load_step(first)
-        mbarrier.wait_parity(ring.made(slot), parity, "cluster" if ring.config.ctas > 1 else "cta")
+        mbarrier.wait_parity(ring.made(slot), parity)
         tcgen05.fence_after()
         steps = self._steps(tile)
         inside = steps > Int32(0)

@@ -20,6 +20,7 @@ from epifuse_cutedsl.configs.sm100 import (
     WARP,
     Sm100Config,
 )
+from epifuse_cutedsl.configs.sm100_products import Product
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.fragment import Extents
 from epifuse_cutedsl.kernels.ptx import alu, cluster, shared, tcgen05
@@ -49,11 +50,11 @@ _END_BARRIER = 8
 
 
 class Sm100Gemm:
-    """The Blackwell kernel for one configuration, dtypes by name, an epilogue."""
+    """The Blackwell kernel for one configuration, a product's row, an epilogue."""
 
-    def __init__(self, config: Sm100Config, a: str, b: str, accumulator: str, epilogue: Any) -> None:
+    def __init__(self, config: Sm100Config, row: Product, epilogue: Any) -> None:
         self.config, self.epilogue = config, epilogue
-        self.product = product.Product(config, a, b, accumulator)
+        self.multiplier = product.Multiplier(config, row)
         self.piece = config.piece(epilogue.axis, bool(epilogue.plan.reduces))
 
     @property
@@ -118,7 +119,7 @@ class Sm100Gemm:
             when(loads, lambda: loader.run(ring, schedule, a, b, k_tiles))
 
         def multiply() -> None:
-            when(ranks.leads, lambda: product.run(self.product, ring, schedule, memory, k_tiles))
+            when(ranks.leads, lambda: product.run(self.multiplier, ring, schedule, memory, k_tiles))
 
         def finish() -> None:
             reader = epilogue.Reader(config, self.piece, warp, lane)

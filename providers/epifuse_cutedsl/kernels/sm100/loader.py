@@ -52,7 +52,7 @@ def run(ring: Ring, schedule: Schedule, a: Source, b: Source, k_tiles: Any) -> N
         batch, m, n = schedule.place(index)
         k = Int32(0)
         for _ in cutlass.range(k_tiles, unroll=1):
-            mbarrier.wait_parity(ring.empty(stage), parity, "cluster" if config.cluster > 1 else "cta")
+            mbarrier.wait_parity(ring.empty(stage), parity)
             full, target = ring.full(stage), ring.address(stage)
             if cutlass.const_expr(config.ctas == 1):
                 mbarrier.arrive_expect_tx(full, config.copied_bytes)

@@ -10,6 +10,7 @@ import cutlass
 from cutlass import Int32, cute
 
 from epifuse_cutedsl.configs.sm100 import SLOTS, Sm100Config
+from epifuse_cutedsl.configs.sm100_products import Product
 from epifuse_cutedsl.kernels.ptx import mbarrier, tcgen05
 from epifuse_cutedsl.kernels.sm100.ring import Ring
 from epifuse_cutedsl.kernels.sm100.schedule import Schedule
@@ -17,34 +18,18 @@ from epifuse_cutedsl.tile.operand import ATOM_BYTES, INSTRUCTION_K_BYTES, SWIZZL
 
 
 @dataclass(frozen=True)
-class Product:
-    """What is multiplied: dtypes by name, and the configuration."""
+class Multiplier:
+    """What is multiplied: the product's row, and the configuration."""
 
     config: Sm100Config
-    a: str
-    b: str
-    accumulator: str
-
-    @property
-    def kind(self) -> str:
-        """The instruction's kind."""
-        kind = tcgen05.kind_of(self.a, self.b)
-        assert kind is not None
-        return kind.name
+    product: Product
 
     @property
     def instruction(self) -> int:
         """The instruction descriptor."""
         config = self.config
-        return tcgen05.instruction(
-            self.a,
-            self.b,
-            self.accumulator,
-            config.tile_m * config.ctas,
-            config.tile_n,
-            a_k_major=config.a_k_major,
-            b_k_major=config.b_k_major,
-        )
+        m, majors = config.tile_m * config.ctas, {"a_k_major": config.a_k_major, "b_k_major": config.b_k_major}
+        return tcgen05.instruction(self.product.codes, m, config.tile_n, **majors)
 
     def multiply(self, d: Any, a_address: Any, b_address: Any, more: Any, elected: Any) -> None:
         """Issue one K tile's products into the accumulator at ``d``; ``more`` (Int32) is 0 for a tile's first ones."""
@@ -54,7 +39,7 @@ class Product:
         for step in range(SWIZZLE_BYTES // INSTRUCTION_K_BYTES):
             left, right = tcgen05.moved(a, step * config.a.step_bytes), tcgen05.moved(b, step * config.b.step_bytes)
             adds = more if step == 0 else Int32(1)
-            tcgen05.mma(self.kind, config.ctas, d, left, right, self.instruction, adds, elected)
+            tcgen05.mma(self.product.kind, config.ctas, d, left, right, self.instruction, adds, elected)
 
 
 def matrix(tile: OperandTile) -> int:
@@ -63,25 +48,24 @@ def matrix(tile: OperandTile) -> int:
 
 
 @cute.jit
-def run(product: Product, ring: Ring, schedule: Schedule, memory: Any, k_tiles: Any) -> None:
+def run(multiplier: Multiplier, ring: Ring, schedule: Schedule, memory: Any, k_tiles: Any) -> None:
     """All tiles' products. One warp calls it (of a pair, that of the leading CTA); ``memory`` is the first accumulator.
 
     Without K tiles an accumulator is announced as it is.
     """
     config, ranks = ring.config, ring.ranks
-    scope = "cluster" if config.cluster > 1 else "cta"
     sources = ranks.sources if config.cluster > 1 else None
     pair = ranks.pair if config.ctas > 1 else None
     elected = tcgen05.elect()
     stage, parity, slot, slot_parity = Int32(0), Int32(0), Int32(0), Int32(1)
     for _ in cutlass.range(schedule.first, schedule.tiles, schedule.step, unroll=1):
-        mbarrier.wait_parity(ring.read(slot), slot_parity, scope)
+        mbarrier.wait_parity(ring.read(slot), slot_parity)
         tcgen05.fence_after()
         d = memory + slot * config.slot_columns
         for k_tile in cutlass.range(k_tiles, unroll=1):
-            mbarrier.wait_parity(ring.full(stage), parity, scope)
+            mbarrier.wait_parity(ring.full(stage), parity)
             address = ring.address(stage)
-            product.multiply(d, address, address + config.a.bytes, k_tile, elected)
+            multiplier.multiply(d, address, address + config.a.bytes, k_tile, elected)
             tcgen05.commit(ring.empty(stage), elected, config.ctas, sources)
             stage, parity = ring.after(stage, parity)
         tcgen05.commit(ring.made(slot), elected, config.ctas, pair)

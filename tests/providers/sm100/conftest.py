@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``blackwell``: a GEMM with an epilogue on the emulated Blackwell kernel, beside the CPU provider's results."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import epifuse as ops
+from epifuse_cpu.evaluate import evaluate
+from epifuse_cpu.gemm import accumulate
+from epifuse_cutedsl.configs.sm100 import Sm100Config, with_stages
+from epifuse_cutedsl.operators_sm100 import Sm100GemmOperator
+from epifuse_cutedsl.sm100_launch import operands as operands_of
+
+EXACT = {"rtol": 0, "atol": 0, "equal_nan": True}
+BIAS_RELU = "def epi(accum, bias): D = relu(accum + bias); return D"
+
+
+def placed(values: torch.Tensor, major: str) -> torch.Tensor:
+    """A copy whose last ('row') or last but one ('column') axis has stride 1 and whose other strides are multiples of
+    16 bytes, with NaN (127 for integers) between and around the elements."""
+    turned = values if major == "row" else values.mT
+    *lead, rows, columns = turned.shape
+    step = 16 // values.element_size()
+    pitch = (columns // step + 2) * step
+    other = float("nan") if values.dtype.is_floating_point else 127
+    room = torch.full((*lead, rows + 2, pitch), other).to(values.dtype)
+    view = room[..., 1 : rows + 1, step : step + columns]
+    view.copy_(turned)
+    return view if major == "row" else view.mT
+
+
+def integers(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    """Small integers; in uint8 large ones too, whose highest bit is set."""
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    found = torch.randint(-3, 4, shape, generator=generator)
+    return (found % 256).to(dtype) if dtype == torch.uint8 else found.to(dtype)
+
+
+def arguments(
+    size, text=BIAS_RELU, majors="kk", batches=0, dtype=torch.bfloat16, b_dtype=None, accumulator=torch.float32,
+    share_b=False, **operands,
+):  # fmt: skip
+    """Arguments of integers: ``majors`` of A and B are letters k or m; ``share_b``: one B serves all batches."""
+    m, n, k = size
+    lead = (batches,) if batches else ()
+    a = placed(integers(*lead, m, k, dtype=dtype), "row" if majors[0] == "k" else "column")
+    b = integers(*(() if share_b else lead), k, n, dtype=b_dtype or dtype, seed=1)
+    b = placed(b, "column" if majors[1] == "k" else "row")
+    b = b.expand(*lead, k, n) if share_b else b
+    if not operands:
+        operands = {"bias": integers(n), "D": torch.full((*lead, m, n), float("nan"))}
+    out = torch.empty(*lead, m, n, dtype=accumulator)
+    return ops.GemmArguments(a, b, out, accumulator, ops.EpilogueArguments(text, **operands))
+
+
+def configured(args, tile=(128, 128), ctas=1, cluster=None):
+    """The configuration of a tile, CTAs that multiply together, and a cluster, with as many stages as fit."""
+    a, b = operands_of(args)
+    cluster = cluster or (ctas, 1)
+    config = Sm100Config(*tile, ctas, *cluster, args.A.traits.dtype.bytes, a.major == "k", b.major == "k")
+    found = with_stages(config, 100, Sm100GemmOperator.scratch_bytes(args))
+    assert found is not None
+    return found
+
+
+def differing(got, want):
+    """The first few elements that are not the same, NaN being the same as NaN."""
+    same = torch.isclose(got.double(), want.double(), **EXACT)
+    return [(index, got[tuple(index)].item(), want[tuple(index)].item()) for index in (~same).nonzero()[:4].tolist()]
+
+
+def run(args, tile=(128, 128), ctas=1, cluster=None, group=1, seed=0, sm_count=None, chip="100a"):
+    """Run, and compare every output bit for bit; the operator and what the device reports."""
+    m, n, _, _ = args.problem_size
+    accum = accumulate(args.A.view, args.B.view, args.accumulator_type).reshape(-1, m, n)
+    loads = [load.clone() if isinstance(load, torch.Tensor) else load for load in args.loads]
+    want = evaluate(args.plan, accum, loads)
+    with ops.emulator.device(chip, seed=seed, sm_count=sm_count):
+        operator = Sm100GemmOperator.operator_of(args, configured(args, tile, ctas, cluster), group)
+        assert operator.supports(args)
+        operator.run(args)
+    for name, got, expected in zip(args.bound.names.stores, args.outputs, want, strict=True):
+        difference = differing(got, expected.reshape(got.shape).to(got.dtype))
+        assert not difference, f"{name}: {difference}"
+    return operator
+
+
+@pytest.fixture
+def blackwell() -> SimpleNamespace:
+    """The functions of this file."""
+    return SimpleNamespace(placed=placed, integers=integers, arguments=arguments, configured=configured, run=run)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every node kind of a plan on the Blackwell kernel: broadcasts, both majors, many outputs, reductions, pairs."""
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass")
+
+import epifuse as ops
+
+# tile of a CTA, CTAs that multiply together: whole rows a thread, half warps, lanes split over N.
+SHAPES = (((128, 128), 1), ((64, 64), 1), ((64, 32), 1), ((64, 128), 2), ((128, 64), 2))
+
+
+@pytest.mark.parametrize(("tile", "ctas"), SHAPES)
+@pytest.mark.parametrize("turned", [False, True])
+def test_every_broadcast_both_majors_several_outputs(blackwell, tile, ctas, turned):
+    m, n, batches = 150, 88, 2
+    text = "def epi(accum, row, column, full, turned, each, alpha): D = accum * alpha + row + column * 2.0; "
+    text += "E = D * full + turned; F = E - each; return D, E, F"
+    values = blackwell.integers
+    blank = torch.full((batches, n, m) if turned else (batches, m, n), float("nan"))
+    args = blackwell.arguments(
+        (m, n, 24), text, batches=batches, row=values(n), column=values(batches, m, 1), alpha=0.5,
+        full=values(batches, m, n, dtype=torch.bfloat16), turned=values(batches, n, m).mT, each=values(batches, 1, 1),
+        D=blank.mT if turned else blank, E=torch.empty(batches, n, m).mT, F=torch.empty(batches, m, n).half(),
+    )  # fmt: skip
+    blackwell.run(args, tile, ctas, sm_count=3)
+
+
+@pytest.mark.parametrize(("tile", "ctas"), SHAPES)
+@pytest.mark.parametrize("turned", [False, True])
+def test_reductions(blackwell, tile, ctas, turned):
+    m, n, batches = 150, 90, 2
+    text = "def epi(accum, row): D = accum + row; r = sum(D, dim=2); c = max(D, dim=1); e = sum(D, dim=(1, 2)); "
+    text += "a = min(D); x = mean(D, dim=(0, 2)); y = max(D, dim=(0, 1)); return D, r, c, e, a, x, y"
+    shapes = {"r": (batches, m), "c": (batches, n), "e": (batches,), "a": (1,), "x": (m,), "y": (n,)}
+    outputs = {name: torch.full(shape, 7.0) for name, shape in shapes.items()}
+    d = torch.empty(batches, n, m).mT if turned else torch.empty(batches, m, n)
+    args = blackwell.arguments((m, n, 24), text, batches=batches, row=blackwell.integers(n), D=d, **outputs)
+    blackwell.run(args, tile, ctas, sm_count=2, seed=2)
+
+
+@pytest.mark.parametrize(("tile", "ctas"), SHAPES)
+def test_gated_columns(blackwell, tile, ctas):
+    m, n = 130, 140
+    text = "def epi(accum, c): D = reglu(accum) + c; r = sum(D, dim=1); k = max(D, dim=0); return D, r, k"
+    outputs = {"D": torch.full((m, n // 2), float("nan")), "r": torch.empty(m), "k": torch.empty(n // 2)}
+    blackwell.run(blackwell.arguments((m, n, 40), text, c=blackwell.integers(n // 2), **outputs), tile, ctas)
+
+
+def test_output_over_an_operand(blackwell):
+    m, n = 200, 300
+    c = blackwell.integers(m, n)
+    args = blackwell.arguments((m, n, 40), "def epi(accum, c): D = accum + c; return D", c=c, D=c)
+    blackwell.run(args, (128, 256), sm_count=1, seed=4)
+
+
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("axis", ["row", "column"])
+def test_unaligned_and_strided_tensors_of_the_epilogue(blackwell, step, axis):
+    m, n = 70, 45
+    rooms = [torch.full((m + 2, (n + 2) * step + 1), float("nan"), dtype=torch.float16) for _ in "cd"]
+    c, d = (room[1 : m + 1, 1 : 1 + n * step : step] for room in rooms)
+    if axis == "column":
+        rooms = [torch.full((n + 2, (m + 2) * step + 1), float("nan"), dtype=torch.float16) for _ in "cd"]
+        c, d = (room[1 : n + 1, 1 : 1 + m * step : step].mT for room in rooms)
+    c.copy_(blackwell.integers(m, n))
+    blackwell.run(blackwell.arguments((m, n, 40), "def epi(accum, c): D = accum * 2.0 + c; return D", c=c, D=d))
+    written = rooms[1].isfinite().sum()
+    assert written == m * n
+
+
+def test_no_epilogue(blackwell):
+    a, b = blackwell.integers(70, 40, dtype=torch.float16), blackwell.integers(40, 72, dtype=torch.float16)
+    out = torch.empty(70, 72, dtype=torch.float16)
+    blackwell.run(ops.GemmArguments(a, b, out, torch.float32))
+    assert torch.equal(out, (a.double() @ b.double()).half())
+
+
+def test_the_accumulator_is_rounded_once_at_the_store(blackwell):
+    # 2048 + 1 is no float16: rounded before the bias of -2048 it would leave 0.
+    a = torch.zeros(1, 8, dtype=torch.float16)
+    a[0, :2] = torch.tensor([2048.0, 1.0])
+    b = torch.zeros(8, 8, dtype=torch.float16)
+    b[:2] = 1
+    d = torch.full((1, 8), float("nan"), dtype=torch.float16)
+    text = "def epi(accum, bias): D = accum + bias; return D"
+    epilogue = ops.EpilogueArguments(text, bias=torch.full((8,), -2048.0, dtype=torch.float16), D=d)
+    blackwell.run(ops.GemmArguments(a, b, d, torch.float32, epilogue))
+    assert torch.equal(d, torch.ones_like(d))

@@ -134,6 +134,15 @@ class BLASDesignMetadata(DesignMetadata):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sm90DesignMetadata(BLASDesignMetadata):
+    """Design of a kernel for SM90: ``pingpong`` warpgroups take tiles by turns, others share each tile."""
+
+    pingpong: bool = False
+    epilogue_tile: tuple[int, int] = (0, 0)
+    """Rows and columns that a warpgroup's epilogue works on at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sm100DesignMetadata(BLASDesignMetadata):
     """Design of a kernel for the SM100 family."""
 

@@ -12,6 +12,7 @@ import epifuse as ops
 from epifuse.check import guard
 from epifuse_cpu.evaluate import evaluate
 from epifuse_cpu.gemm import accumulate
+from epifuse_cutedsl.operators import Sm80GemmOperator
 
 _ELEMENTS = {torch.float32: torch.float16, torch.float64: torch.float64, torch.int32: torch.int8}
 
@@ -69,7 +70,9 @@ def pick(args: ops.GemmArguments, tile: tuple[int, int], group: int = 1) -> ops.
     found = [
         operator
         for operator in ops.get_operators(args)
-        if operator.metadata.design.tile_shape[:2] == tile and operator.metadata.design.group == group
+        if isinstance(operator, Sm80GemmOperator)
+        and operator.metadata.design.tile_shape[:2] == tile
+        and operator.metadata.design.group == group
     ]
     assert found, ops.explain(args)
     return found[0]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import inspect
 import sys
@@ -24,6 +25,7 @@ BLOCK_N, BLOCK_K = 64, 32
 """Tile of the workshop along N and K; M's is chosen among ``BLOCKS_M``."""
 BLOCKS_M = (16, 32, 64)
 GROUPS = (1, 4, 8)
+_OF_THE_EPILOGUE = ("num_smem_stages", "epilogue_tile")
 
 
 def bias_relu(accum: Any, bias: Any) -> Any:
@@ -77,9 +79,17 @@ def describe(metadata: OperatorMetadata) -> str:
     return ", ".join(parts)
 
 
+def similar(metadata: OperatorMetadata) -> tuple[Any, ...]:
+    """What makes an operator the same one for another problem: its family, and its design but for the stages, whose
+    number depends on what of shared memory an epilogue leaves."""
+    design = metadata.design
+    fields = {} if design is None else {f.name: getattr(design, f.name) for f in dataclasses.fields(design)}
+    return (metadata.operator_class, repr({name: v for name, v in fields.items() if name not in _OF_THE_EPILOGUE}))
+
+
 def identity(metadata: OperatorMetadata) -> tuple[Any, ...]:
-    """What makes an operator the same one for another problem: its family and its design."""
-    return (metadata.operator_class, repr(metadata.design))
+    """What tells two operators of one list apart: ``similar``, and the rest of the design."""
+    return (*similar(metadata), repr(metadata.design))
 
 
 @dataclass(frozen=True)
@@ -102,10 +112,10 @@ class OperatorSubject:
         Raises:
             RefusedError: no operator of this design serves it.
         """
-        found = get_operators(args, lambda metadata: identity(metadata) == self.key, target_sm=self.target, limit=1)
+        found = get_operators(args, lambda metadata: similar(metadata) == self.key[:2], target_sm=self.target)
         if not found:
             raise RefusedError(str(explain(args, target_sm=self.target)))
-        found[0].run(args)
+        next((op for op in found if identity(op.metadata) == self.key), found[0]).run(args)
         if args.A.device.type == "cuda":
             torch.cuda.synchronize(args.A.device)
 

@@ -33,6 +33,7 @@ from epifuse.utils.device import target_of_operands
 from epifuse.workspace import AllocationRequirement
 from epifuse_cutedsl.compile import Kernel, image_of
 from epifuse_cutedsl.fuse import workspace as reductions
+from epifuse_cutedsl.fuse.boxes import Boxes
 from epifuse_cutedsl.fuse.fragment import KernelFacts
 from epifuse_cutedsl.fuse.params import EpilogueTraits, parameters, traits_of
 from epifuse_cutedsl.gemm_launch import Compiled, GemmLaunch
@@ -86,6 +87,8 @@ class Kinds(NamedTuple):
     traits: EpilogueTraits
     folds: bool
     """Whether a reduction folds several batches."""
+    boxes: Boxes = Boxes()
+    """The epilogue's tensors that move by tensor copies."""
 
 
 class GemmOperator(Operator):
@@ -130,6 +133,11 @@ class GemmOperator(Operator):
         offered, with room for their epilogue (``scratch_bytes``)."""
 
     @classmethod
+    def _plain_configurations(cls, product: Product, out: DType, cc: int) -> Iterable[Any]:
+        """Every configuration that stores the accumulator as ``out``, for the list without arguments."""
+        return cls._configurations(product, cc, None)
+
+    @classmethod
     def _config_refusal(cls, config: Any, args: GemmArguments) -> str | None:
         """What of a configuration does not go with the arguments, beside its tiles' number and shared memory."""
         return None
@@ -149,6 +157,11 @@ class GemmOperator(Operator):
     @abstractmethod
     def _main_kinds(cls, args: GemmArguments) -> tuple[Any, ...]:
         """What of A and B the kernel is compiled for."""
+
+    @classmethod
+    def _boxes(cls, args: GemmArguments) -> Boxes:
+        """The epilogue's tensors that the kernel moves by tensor copies."""
+        return Boxes()
 
     @abstractmethod
     def _facts(self, plan: EpiloguePlan, kinds: Kinds, cc: int) -> KernelFacts:
@@ -226,8 +239,8 @@ class GemmOperator(Operator):
             return found
         for product in cls.products:
             a, b, accumulator = (dtypes.of(name) for name in product)
-            configs = tuple(cls._configurations(product, target.cc if target else _ROOMIEST, None))
             for out in dict.fromkeys((accumulator, a)):
+                configs = cls._plain_configurations(product, out, target.cc if target else _ROOMIEST)
                 found += cls._made(configs, _description(a, b, out, accumulator), metadata_filter)
         return found
 
@@ -274,7 +287,7 @@ class GemmOperator(Operator):
     def _kinds(cls, args: GemmArguments) -> Kinds:
         traits = traits_of(args.bound, args.problem_size.L)
         main, folds = cls._main_kinds(args), folds_batches(args)
-        return Kinds(main, args.accumulator_type, args.plan.key, traits, folds)
+        return Kinds(main, args.accumulator_type, args.plan.key, traits, folds, cls._boxes(args))
 
     def _compiled(self, args: GemmArguments, target: TargetSm) -> Compiled:
         plan, kinds = args.plan, self._kinds(args)
@@ -283,7 +296,7 @@ class GemmOperator(Operator):
         def make() -> Kernel:
             from epifuse_cutedsl.fuse.driver import Epilogue  # noqa: PLC0415 - imports the DSL, for compiling alone
 
-            return self._kernel(kinds, Epilogue(plan, kinds.traits, facts, kinds.folds))
+            return self._kernel(kinds, Epilogue(plan, kinds.traits, facts, kinds.folds, kinds.boxes))
 
         codes = (*self.main_codes, *(param.code for param in parameters(plan, kinds.traits)))
         parts = (self.architecture, self.config, kinds, facts)

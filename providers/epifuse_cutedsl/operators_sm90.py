@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from epifuse.arguments import GemmArguments
+from epifuse.dtypes import DType
 from epifuse.errors import UnsupportedError
 from epifuse.fusion.plan import EpiloguePlan
-from epifuse.metadata import BLASDesignMetadata
+from epifuse.metadata import Sm90DesignMetadata
 from epifuse.runtime.tensormap import CODE
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import Kernel
-from epifuse_cutedsl.configs.sm90 import WARPGROUP, Sm90Config, configurations
+from epifuse_cutedsl.configs import times_sm90
+from epifuse_cutedsl.configs.sm90 import WARP_ROWS, WARPGROUP, Sm90Config, Tail, configurations
+from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
 from epifuse_cutedsl.fuse.fragment import KernelFacts
-from epifuse_cutedsl.fuse.params import wanted_run
-from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product
+from epifuse_cutedsl.fuse.params import traits_of, wanted_run
+from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, target_of
+from epifuse_cutedsl.provider import CuTeDSLProvider
 from epifuse_cutedsl.sm90_launch import Sm90Launch, operands
 from epifuse_cutedsl.support import refusal
 from epifuse_cutedsl.tma_operands import tma_operand
@@ -34,12 +38,9 @@ def refusal_of_operands(args: GemmArguments) -> str | None:
     return None
 
 
+@CuTeDSLProvider.register
 class Sm90GemmOperator(GemmOperator):
-    """The Hopper kernel: tensor copies and ``wgmma``, persistent, for 16-bit operands.
-
-    Not in any list until its configurations are ranked: ``CuTeDSLProvider.register(Sm90GemmOperator)`` puts them,
-    without a predicted time, behind the portable kernel's.
-    """
+    """The Hopper kernel: tensor copies and ``wgmma``, persistent, for 16-bit operands."""
 
     designed_for_min_cc = 90
     architecture = "sm90"
@@ -47,8 +48,8 @@ class Sm90GemmOperator(GemmOperator):
     targets = (TargetSm("90a"),)
     groups = (1, 8)
     products = (("float16", "float16", "float32"), ("bfloat16", "bfloat16", "float32"))
-    main_codes = (CODE, CODE, *"iiiiiiiii")
-    """Struct codes of the tensor maps of A and B and of ``kernels.sm90.kernel.NUMBERS``."""
+    main_codes = (*(CODE,) * (2 + MOST_MAPS), *"iiiiiiiii")
+    """Struct codes of the tensor maps of A, B and the epilogue's boxes, and of ``kernels.sm90.kernel.NUMBERS``."""
     scratch_numbers = 4 * 128
     """A line for each of 4 warps, for a piece of 64 rows and up to 128 columns."""
     most_tiles = 2**31 - 1 - 2**16
@@ -63,16 +64,54 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _configurations(cls, product: Product, cc: int, args: GemmArguments | None) -> Iterable[Sm90Config]:
-        return configurations(cc, cls.scratch_bytes(args))
+        return configurations(cc, cls.scratch_bytes(args), Tail() if args is None else cls.tail(args))
+
+    @classmethod
+    def _plain_configurations(cls, product: Product, out: DType, cc: int) -> Iterable[Sm90Config]:
+        columns = 64 if out.bytes <= 2 else 32
+        direct = Tail(True, columns, Box(out.bytes, WARP_ROWS, columns, batched=False).bytes)
+        return configurations(cc, 0, direct) + configurations(cc)
+
+    @classmethod
+    def _config_refusal(cls, config: Sm90Config, args: GemmArguments) -> str | None:
+        if config.tail != cls.tail(args):
+            return f"The operator's epilogue goes as {config.tail}, these arguments' as {cls.tail(args)}"
+        return None
+
+    @classmethod
+    def _boxes(cls, args: GemmArguments) -> Boxes:
+        """None at all where the epilogue is staged: where runs lie along M, or an output has no box."""
+        found = args.memo.get(cls)
+        if found is None:
+            boxes = boxes_of(args.bound, WARP_ROWS, _columns(args.plan))
+            rows = traits_of(args.bound, args.problem_size.L).axis == "n"
+            direct = rows and all(boxes.outputs[store.destination] is not None for store in args.plan.stores)
+            found = args.memo[cls] = boxes if direct else Boxes()
+        return cast("Boxes", found)
+
+    @classmethod
+    def tail(cls, args: GemmArguments) -> Tail:
+        """How the arguments' epilogue goes."""
+        boxes = cls._boxes(args)
+        if not boxes.outputs:
+            return Tail()
+        return Tail(True, _columns(args.plan), boxes.output_bytes, boxes.load_bytes)
 
     @classmethod
     def _smem_bytes(cls, config: Sm90Config, args: GemmArguments) -> int:
         return config.smem_bytes(cls.scratch_bytes(args))
 
     @classmethod
-    def _design(cls, config: Sm90Config, group: int) -> BLASDesignMetadata:
+    def _design(cls, config: Sm90Config, group: int) -> Sm90DesignMetadata:
         tile, cluster = (config.tile_m, config.tile_n, config.tile_k), (config.cluster, 1, 1)
-        return BLASDesignMetadata(tile_shape=tile, cluster_shape=cluster, num_smem_stages=config.stages, group=group)
+        return Sm90DesignMetadata(
+            tile_shape=tile,
+            cluster_shape=cluster,
+            num_smem_stages=config.stages,
+            group=group,
+            pingpong=config.pingpong,
+            epilogue_tile=config.epilogue_tile,
+        )
 
     @classmethod
     def _main_kinds(cls, args: GemmArguments) -> tuple[Any, ...]:
@@ -80,6 +119,9 @@ class Sm90GemmOperator(GemmOperator):
 
     def _facts(self, plan: EpiloguePlan, kinds: Kinds, cc: int) -> KernelFacts:
         config, traits = self.config, kinds.traits
+        if config.tail.direct:
+            positions = config.epilogue_n // 8
+            return KernelFacts(*config.epilogue_tile, WARPGROUP, cc, run=2, positions=positions, lanes=4, lines=2)
         shape = config.stage_shape(traits.axis, wanted_run(plan, traits))
         return KernelFacts(*config.epilogue_tile, WARPGROUP, cc, shape.run, shape.runs, shape.lanes)
 
@@ -87,3 +129,13 @@ class Sm90GemmOperator(GemmOperator):
         from epifuse_cutedsl.kernels.sm90.kernel import Sm90Gemm  # noqa: PLC0415 - imports the DSL
 
         return Sm90Gemm(self.config, *kinds.main, epilogue)
+
+    def _estimate_us(self, args: GemmArguments, target_sm: TargetSm | None = None) -> float | None:
+        return times_sm90.estimate_us(self.config, self.group, args, target_sm or target_of(args))
+
+
+def _columns(plan: EpiloguePlan) -> int:
+    """Columns of a piece: 128 bytes of the widest full tensor, 64 at most."""
+    sizes = [store.dtype.bytes for store in plan.stores]
+    sizes += [load.dtype.bytes for load in plan.loads if load.broadcast.m and load.broadcast.n and load.operand >= 0]
+    return 64 if max(sizes, default=4) <= 2 else 32

@@ -11,6 +11,7 @@ from epifuse import emulator
 from epifuse.arguments import GemmArguments
 from epifuse.runtime import tensormap
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, Sm90Config
+from epifuse_cutedsl.fuse.boxes import MOST_MAPS, maps_of
 from epifuse_cutedsl.gemm_launch import GemmLaunch
 from epifuse_cutedsl.tma_operands import TmaOperand, tma_operand
 
@@ -28,16 +29,19 @@ class Sm90Launch(GemmLaunch):
         tiles = (-(-m // (config.tile_m * config.cluster)), -(-n // config.tile_n))
         total = tiles[0] * tiles[1] * batches
         a, b = operands(args)
-        maps = [bytes(tensormap.BYTES)] * 2
+        maps = [bytes(tensormap.BYTES)] * (2 + MOST_MAPS)
         if total and k:
             device = args.A.device
-            maps = [
+            maps[:2] = [
                 tensormap.encode(operand.tiled_map(address, _box(operand, extent, config.tile_k, parts)), device)
                 for operand, address, extent, parts in (
                     (a, args.A.data_ptr(), config.tile_m, 1),
                     (b, args.B.data_ptr(), config.tile_n, config.cluster),
                 )
             ]
+        if total:
+            others = maps_of(self._bound, self._compiled.kinds.boxes)
+            maps[2 : 2 + len(others)] = [tensormap.encode(each, args.A.device) for each in others]
         main = [*maps, m, n, k, batches, int(a.batched), int(b.batched), *tiles, group]
         pieces = [-(-m // BLOCK_M), -(-n // config.epilogue_n)]
         clusters = min(total, max(1, _sm_count(args.A.device) // config.cluster))

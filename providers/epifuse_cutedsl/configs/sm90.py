@@ -14,12 +14,28 @@ WARPGROUP_WARPS = 4
 CONSUMERS = 2
 """Warpgroups that multiply and run epilogues; one more loads."""
 ELEMENT_BYTES = 2
+WARP_ROWS = 16
+"""Of a wgmma's rows, those that one warp's accumulators are."""
 BLOCK_M = 64
 """Rows of one wgmma, and of an epilogue's tile."""
 ACCUMULATOR_BYTES = 4
 _BARRIERS_BYTES = 1024
 _MOST_STAGES = 8
 _LEAST_STAGES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """How an epilogue goes, and what that takes of shared memory.
+
+    ``direct``: on the accumulators as they lie, full tensors by tensor copies, ``columns`` at a time. Then
+    ``output_bytes`` and ``load_bytes`` are those of one warp's part of a piece. Else through a staged piece of float32.
+    """
+
+    direct: bool = False
+    columns: int = 64
+    output_bytes: int = 0
+    load_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +53,10 @@ class Sm90Config:
     epilogue_n: int
     cluster: int = 1
     """CTAs, with tiles below one another, that share the tiles of B: each loads a part for all."""
+    depth: int = 2
+    """Buffers that a direct epilogue uses by turns; they divide the pieces of a warpgroup's tile."""
     stages: int = 0
+    tail: Tail = Tail()
 
     @property
     def threads(self) -> int:
@@ -74,7 +93,8 @@ class Sm90Config:
         """For the operator's name."""
         mode = "pingpong" if self.pingpong else "cooperative"
         shape = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
-        return f"{shape}_{mode}_c{self.cluster}_s{self.stages}_e{self.epilogue_n}"
+        tail = f"d{self.epilogue_n}x{self.depth}" if self.tail.direct else f"e{self.epilogue_n}"
+        return f"{shape}_{mode}_c{self.cluster}_s{self.stages}_{tail}"
 
     @property
     def a_bytes(self) -> int:
@@ -97,8 +117,15 @@ class Sm90Config:
         return StageShape(BLOCK_M, self.epilogue_n, axis, ACCUMULATOR_BYTES, WARPGROUP, fitting)
 
     @property
+    def warp_bytes(self) -> int:
+        """Shared memory of one warp's buffers in a direct epilogue."""
+        return self.depth * (self.tail.output_bytes + self.tail.load_bytes)
+
+    @property
     def staged_bytes(self) -> int:
-        """Shared memory of one warpgroup's staged epilogue tile, along either axis."""
+        """Shared memory of one warpgroup's staged epilogue tile, along either axis, or of its warps' buffers."""
+        if self.tail.direct:
+            return WARPGROUP_WARPS * self.warp_bytes
         return align(max(self.stage_shape(axis, 1).bytes for axis in "nm"), 128)
 
     def smem_bytes(self, scratch_bytes: int) -> int:
@@ -108,41 +135,51 @@ class Sm90Config:
     def __str__(self) -> str:
         mode = "ping-pong" if self.pingpong else "cooperative"
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
-        return f"{mode} {tile} cluster {self.cluster} stages {self.stages} epilogue {self.epilogue_n}"
+        return f"{mode} {tile} cluster {self.cluster} stages {self.stages} epilogue {self.epilogue_n} x{self.depth}"
 
 
-# (tile_m, tile_n, tile_k, ping-pong, epilogue_n, cluster)
+# (tile_m, tile_n, tile_k, ping-pong, cluster, depth)
 _TILES = (
-    (128, 256, 64, False, 32, 1),
-    (256, 128, 64, False, 64, 1),
-    (128, 192, 64, True, 32, 1),
-    (128, 192, 64, True, 64, 1),
-    (128, 128, 64, True, 64, 1),
-    (64, 256, 64, True, 64, 1),
-    (128, 128, 64, False, 64, 1),
-    (64, 128, 64, True, 64, 1),
+    (128, 256, 64, False, 1, 2),
+    (256, 128, 64, False, 1, 2),
+    (128, 192, 64, True, 1, 2),
+    (128, 192, 64, True, 1, 1),
+    (128, 128, 64, True, 1, 2),
+    (64, 256, 64, True, 1, 2),
+    (128, 128, 64, False, 1, 2),
+    (64, 128, 64, True, 1, 2),
 )
 
 
 # Right, but half as fast as the same tiles without a cluster (H200): not offered until it is known why.
 _CLUSTER_TILES = (
-    (128, 256, 64, False, 32, 2),
-    (128, 192, 64, True, 32, 2),
-    (128, 128, 64, True, 64, 2),
-    (256, 128, 64, False, 64, 2),
+    (128, 256, 64, False, 2, 2),
+    (128, 192, 64, True, 2, 2),
+    (128, 128, 64, True, 2, 2),
+    (256, 128, 64, False, 2, 2),
 )
 
 
-@functools.lru_cache(maxsize=64)
-def configurations(cc: int, scratch_bytes: int = 0, *, clusters: bool = False) -> tuple[Sm90Config, ...]:
-    """Every configuration with as many stages as fit, where a consumer's epilogue needs ``scratch_bytes``.
+@functools.lru_cache(maxsize=256)
+def configurations(
+    cc: int, scratch_bytes: int = 0, tail: Tail = Tail(), *, clusters: bool = False
+) -> tuple[Sm90Config, ...]:
+    """Every configuration with as many stages as fit, where a consumer's epilogue needs ``scratch_bytes`` beside what
+    ``tail`` says.
 
-    With ``clusters``, those that share tiles in clusters too.
+    With ``clusters``, those that share tiles in clusters too. A staged epilogue takes half of the columns at a time
+    where that leaves two more stages, or any at all.
     """
-    found = []
-    for fields in (*_TILES, *(_CLUSTER_TILES if clusters else ())):
-        without = Sm90Config(*fields)
-        room = (limit_bytes(cc) - without.smem_bytes(scratch_bytes)) // without.stage_bytes
-        if room >= _LEAST_STAGES:
-            found.append(replace(without, stages=min(room, _MOST_STAGES)))
+    found: dict[Sm90Config, None] = {}
+    for m, n, k, pingpong, cluster, depth in (*_TILES, *(_CLUSTER_TILES if clusters else ())):
+        wide = Sm90Config(m, n, k, pingpong, tail.columns, cluster, depth if tail.direct else 1, tail=tail)
+        narrow = wide if tail.direct else replace(wide, epilogue_n=tail.columns // 2)
+        stages, more = (_stages(config, limit_bytes(cc), scratch_bytes) for config in (wide, narrow))
+        best, stages = (wide, stages) if stages + 1 >= more and stages >= _LEAST_STAGES else (narrow, more)
+        if stages >= _LEAST_STAGES:
+            found[replace(best, stages=stages)] = None
     return tuple(found)
+
+
+def _stages(config: Sm90Config, limit: int, scratch_bytes: int) -> int:
+    return min((limit - config.smem_bytes(scratch_bytes)) // config.stage_bytes, _MOST_STAGES)

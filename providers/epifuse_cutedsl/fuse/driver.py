@@ -19,10 +19,12 @@ from cutlass import Boolean, Int32, Int64
 from epifuse.dtypes import DType
 from epifuse.fusion.plan import EpiloguePlan, PlanCompute
 from epifuse_cutedsl.fuse import compute, convert, reduce, workspace
+from epifuse_cutedsl.fuse.boxes import Boxes
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, KernelFacts, TileCoordinates
 from epifuse_cutedsl.fuse.load import MemoryLoad, Reach
 from epifuse_cutedsl.fuse.params import EpilogueTraits, Param, parameters
-from epifuse_cutedsl.fuse.store import store
+from epifuse_cutedsl.fuse.staged import Staged
+from epifuse_cutedsl.fuse.store import stage, store
 from epifuse_cutedsl.fuse.values import Frame, Lanes, Spread
 
 
@@ -34,6 +36,8 @@ class Epilogue:
     traits: EpilogueTraits
     facts: KernelFacts
     folds_batches: bool = False
+    boxes: Boxes = Boxes()
+    """The tensors that the kernel moves through shared memory itself; ``visit`` then takes where they lie."""
 
     @cached_property
     def parameters(self) -> tuple[Param, ...]:
@@ -91,13 +95,14 @@ class BoundEpilogue:
         self._arguments: dict[int, Any] = {}
         self._loads: list[MemoryLoad] = []
         operands = [load for load in self.plan.loads if load.operand >= 0]
-        for load, tensor in zip(operands, epilogue.traits.loads, strict=True):
+        self._boxes = epilogue.boxes
+        for number, (load, tensor) in enumerate(zip(operands, epilogue.traits.loads, strict=True)):
             if tensor is None:
                 self._arguments[load.slot] = _restored(params.pop(0), load.compute_dtype)
             else:
-                self._loads.append(
-                    MemoryLoad(load, _reach(tensor, params, tile.batch), self.axis, self.facts.steps_along)
-                )
+                reach = _reach(tensor, params, tile.batch)
+                box = epilogue.boxes.loads[number] if epilogue.boxes.loads else None
+                self._loads.append(MemoryLoad(load, number, reach, self.axis, self.facts.steps_along, box))
         self._outputs = [_reach(tensor, params, tile.batch) for tensor in epilogue.traits.outputs]
         self._reductions = self._bind_reductions(epilogue, params)
         self._compute_dtypes = _compute_dtypes(self.plan)
@@ -149,19 +154,28 @@ class BoundEpilogue:
     def load_step(self, places: Fragment) -> list[list[Any]]:
         """Issue the loads of one step (full operands, vectors across the axis): the words of each."""
         frame = Frame(places)
-        return [load.issue(frame, self.extents) for load in self._loads if not load.once]
+        return [load.issue(frame, self.extents) for load in self._loads if not load.once and load.box is None]
 
-    def visit(self, fragment: Fragment, pieces: Sequence[Sequence[Any]], state: Sequence[Any]) -> list[Any]:
-        """Compute on a fragment's registers, store the outputs, fold the reductions; the new state."""
+    def visit(
+        self,
+        fragment: Fragment,
+        pieces: Sequence[Sequence[Any]],
+        state: Sequence[Any],
+        staged: Staged | None = None,
+    ) -> list[Any]:
+        """Compute on a fragment's registers, store the outputs, fold the reductions; the new state.
+
+        ``staged`` says where the tensors with boxes lie; an output is left there for the kernel to copy.
+        """
         frame = Frame(fragment)
         state = list(state)
-        slots, used = self._load_slots(frame, pieces, state)
+        slots, used = self._load_slots(frame, pieces, state, staged)
         for constant in self.plan.constants:
             number = convert.constant(constant.literal.value, constant.compute_dtype)
             slots[constant.slot] = frame.lanes(Spread(False, False), [number])
         for step in self.plan.computes:
             slots[step.slot] = self._compute(step, slots, frame)
-        self.store_step(slots, frame)
+        self.store_step(slots, frame, staged)
         kept, folded = state[:used], state[used:]
         for reduction in self._reductions:
             count = reduction.registers
@@ -171,11 +185,17 @@ class BoundEpilogue:
             folded = folded[count:]
         return kept
 
-    def store_step(self, slots: dict[int, Lanes], frame: Frame) -> None:
-        """Round each output once and write it."""
+    def store_step(self, slots: dict[int, Lanes], frame: Frame, staged: Staged | None = None) -> None:
+        """Round each output once and write it, to its box if it has one."""
         for plan in self.plan.stores:
-            compute_dtype = self._compute_dtypes[plan.operand]
-            store(plan, slots[plan.operand], compute_dtype, self._outputs[plan.destination], frame, self.extents)
+            lanes, compute_dtype = slots[plan.operand], self._compute_dtypes[plan.operand]
+            reach = self._outputs[plan.destination]
+            box = self._boxes.outputs[plan.destination] if self._boxes.outputs else None
+            if box is None:
+                store(plan, lanes, compute_dtype, reach, frame, self.extents)
+            else:
+                assert staged is not None
+                stage(plan, lanes, compute_dtype, reach.traits.dtype, frame, box, staged)
 
     def reduce_flush(self, state: Sequence[Any], scratch: Any) -> Sequence[Any]:
         """Bring the tile's reductions together; ``scratch`` is a shared address. All threads call it."""
@@ -196,7 +216,7 @@ class BoundEpilogue:
     # Parts of them.
 
     def _load_slots(
-        self, frame: Frame, pieces: Sequence[Sequence[Any]], state: Sequence[Any]
+        self, frame: Frame, pieces: Sequence[Sequence[Any]], state: Sequence[Any], staged: Staged | None
     ) -> tuple[dict[int, Lanes], int]:
         """The plan's loads as slots, and how many scalars of the state they took."""
         slots: dict[int, Lanes] = {}
@@ -212,6 +232,9 @@ class BoundEpilogue:
             if memory.once:
                 scalars = [_restored(v, memory.load.compute_dtype) for v in state[used : used + count]]
                 used += count
+            elif memory.box is not None:
+                assert staged is not None
+                scalars = memory.scalars(frame, memory.read(frame, staged))
             else:
                 scalars = memory.scalars(frame, waiting.pop(0))
             slots[memory.load.slot] = frame.lanes(memory.spread, scalars)

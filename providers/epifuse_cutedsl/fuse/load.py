@@ -10,6 +10,8 @@ from typing import Any
 from cutlass import Int32, Int64
 
 from epifuse.fusion.plan import PlanLoad
+from epifuse_cutedsl.fuse import staged as shared_boxes
+from epifuse_cutedsl.fuse.boxes import Box
 from epifuse_cutedsl.fuse.convert import per_word, unpack
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment
 from epifuse_cutedsl.fuse.params import TensorTraits
@@ -79,11 +81,18 @@ def coordinates(fragment: Fragment, run: int, place: int, halved: bool) -> tuple
 
 
 class MemoryLoad:
-    """One tensor operand: issues its accesses for a frame, and later turns what came into scalars."""
+    """One tensor operand: issues its accesses for a frame, and later turns what came into scalars.
 
-    def __init__(self, load: PlanLoad, reach: Reach, axis: str, steps_along: bool) -> None:
+    With a ``box``, the kernel brings it to shared memory, and ``read`` takes the place of ``issue``.
+    """
+
+    def __init__(
+        self, load: PlanLoad, number: int, reach: Reach, axis: str, steps_along: bool, box: Box | None = None
+    ) -> None:
         self.load = load
+        self.number = number
         self.reach = reach
+        self.box = box
         self.axis = axis
         self.steps_along = steps_along
         self.spread = Spread.of(load.broadcast, axis, load.halved and load.broadcast.n)
@@ -96,6 +105,8 @@ class MemoryLoad:
     def width(self, fragment: Fragment) -> int:
         """Elements of one access."""
         length = fragment.length // 2 if self.spread.halved else fragment.length
+        if self.box is not None:
+            return shared_boxes.width_of(self.box, length)
         return min(self.reach.traits.elements(self.axis), length) if self.spread.along else 1
 
     def issue(self, frame: Frame, extents: Extents) -> list[Any]:
@@ -108,6 +119,17 @@ class MemoryLoad:
                 address = self.reach.at(*coordinates(fragment, run, place, self.spread.halved))
                 predicate = inside(fragment, extents, run, place, self.spread)
                 words += load_elements(address, self.reach.traits.dtype.bytes, width, predicate)
+        return words
+
+    def read(self, frame: Frame, staged: shared_boxes.Staged) -> list[Any]:
+        """The words of every access to the operand's boxes in shared memory, in the layout's order."""
+        fragment, box, halved = frame.fragment, self.box, self.spread.halved
+        assert box is not None
+        start = staged.start(box, staged.loads[self.number], halved)
+        size_bytes = self.width(fragment) * box.element_bytes
+        words: list[Any] = []
+        for _, _, turned, displacement in staged.places(box, fragment, halved):
+            words += shared_boxes.read(start, turned, displacement, size_bytes)
         return words
 
     def scalars(self, frame: Frame, words: Sequence[Any]) -> list[Any]:

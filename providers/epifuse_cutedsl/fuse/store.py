@@ -8,6 +8,8 @@ from typing import Any
 
 from epifuse.dtypes import DType
 from epifuse.fusion.plan import PlanStore
+from epifuse_cutedsl.fuse import staged as shared_boxes
+from epifuse_cutedsl.fuse.boxes import Box
 from epifuse_cutedsl.fuse.convert import pack
 from epifuse_cutedsl.fuse.fragment import Extents
 from epifuse_cutedsl.fuse.load import Reach, coordinates, inside
@@ -28,6 +30,25 @@ def store(plan: PlanStore, lanes: Lanes, compute: DType, reach: Reach, frame: Fr
             words = pack(values, dtype, compute)
             address = reach.at(*coordinates(fragment, run, place, plan.halved))
             store_elements(address, dtype.bytes, width, words, inside(fragment, extents, run, place, whole))
+
+
+def stage(
+    plan: PlanStore,
+    lanes: Lanes,
+    compute: DType,
+    dtype: DType,
+    frame: Frame,
+    box: Box,
+    staged: shared_boxes.Staged,
+) -> None:
+    """Write a slot to its destination's boxes in shared memory; positions outside of the problem too."""
+    fragment = frame.fragment
+    length = fragment.length // 2 if plan.halved else fragment.length
+    width = shared_boxes.width_of(box, length)
+    start = staged.start(box, staged.outputs[plan.destination], plan.halved)
+    for run, first, turned, displacement in staged.places(box, fragment, plan.halved):
+        words = pack([lanes.at(run, first + i) for i in range(width)], dtype, compute)
+        shared_boxes.write(start, turned, displacement, width * box.element_bytes, words)
 
 
 def store_elements(address: Any, element_bytes: int, count: int, words: Sequence[Any], predicate: Any) -> None:

@@ -22,7 +22,8 @@ CODE = "128s"
 ALIGNMENT_BYTES = 16
 """Of a tensor's address, and of its strides beside the innermost."""
 LARGEST_BOX = 256
-SWIZZLE_128B = 3
+SWIZZLES = {16: 0, 32: 1, 64: 2, 128: 3}
+"""By the bytes that a swizzle spans, which are those of a box's row; 16: none."""
 L2_PROMOTION_256B = 3
 _ALIGNMENT_OF_A_MAP = 64
 _DATA_TYPES = {
@@ -33,13 +34,14 @@ _DATA_TYPES = {
 
 class TiledMap(NamedTuple):
     """A tensor and the box that a copy takes of it, innermost dimension first, in elements; strides in bytes, one
-    fewer. Beside that: 128-byte swizzle, zeros outside of the tensor, lines of 256 bytes in the second-level cache."""
+    fewer; the bytes that the swizzle spans. Zeros outside of the tensor, lines of 256 bytes in the second-level cache."""
 
     dtype: DType
     address: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
+    swizzle_bytes: int = 128
 
 
 def encode(tiled: TiledMap, device: torch.device) -> bytes:
@@ -56,7 +58,7 @@ def encode(tiled: TiledMap, device: torch.device) -> bytes:
         strides=tiled.strides,
         box=tiled.box,
         element_strides=(1,) * len(tiled.sizes),
-        swizzle=SWIZZLE_128B,
+        swizzle=SWIZZLES[tiled.swizzle_bytes],
         l2_promotion=L2_PROMOTION_256B,
     )
     if device.type == "cpu":

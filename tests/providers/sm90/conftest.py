@@ -17,12 +17,13 @@ BIAS_RELU = "def epi(accum, bias): D = relu(accum + bias); return D"
 
 def placed(values: torch.Tensor, major: str) -> torch.Tensor:
     """A copy whose last ('row') or last but one ('column') axis has stride 1 and whose other strides are multiples of
-    16 bytes, with NaN between and around the elements."""
+    16 bytes, with NaN (integers: 77) between and around the elements."""
     turned = values if major == "row" else values.mT
     *lead, rows, columns = turned.shape
     step = 16 // values.element_size()
     pitch = (columns // step + 2) * step
-    room = torch.full((*lead, rows + 2, pitch), float("nan"), dtype=values.dtype)
+    filling = float("nan") if values.dtype.is_floating_point else 77
+    room = torch.full((*lead, rows + 2, pitch), filling, dtype=values.dtype)
     view = room[..., 1 : rows + 1, step : step + columns]
     view.copy_(turned)
     return view if major == "row" else view.mT
@@ -46,23 +47,23 @@ def arguments(size, text=BIAS_RELU, majors="kk", batches=0, dtype=torch.bfloat16
     return ops.GemmArguments(a, b, torch.empty(*lead, m, n), torch.float32, ops.EpilogueArguments(text, **operands))
 
 
-def operator_of(args, mode, tile, group=1, epilogue_n=None, cluster=1):
+def operator_of(args, mode, tile, group=1, depth=None, cluster=1):
     """The Hopper operator of a mode ("cooperative", "pingpong") and tile for the device that is emulated."""
-    for config in configurations(90, Sm90GemmOperator.scratch_bytes(args), clusters=True):
+    for config in configurations(90, Sm90GemmOperator.scratch_bytes(args), Sm90GemmOperator.tail(args), clusters=True):
         found = (config.tile_m, config.tile_n, config.cluster, config.pingpong)
-        if found == (*tile, cluster, mode == "pingpong") and epilogue_n in (None, config.epilogue_n):
+        if found == (*tile, cluster, mode == "pingpong") and depth in (None, config.depth):
             return Sm90GemmOperator.operator_of(args, config, group)
     raise AssertionError(f"no {mode} configuration of {tile}")
 
 
-def run(args, mode="cooperative", tile=(128, 128), group=1, epilogue_n=None, cluster=1, seed=0, sm_count=None):
+def run(args, mode="cooperative", tile=(128, 128), group=1, depth=None, cluster=1, seed=0, sm_count=None):
     """Run, and compare every output bit for bit; the operator."""
     m, n, _, _ = args.problem_size
     accum = accumulate(args.A.view, args.B.view, args.accumulator_type).reshape(-1, m, n)
     loads = [load.clone() if isinstance(load, torch.Tensor) else load for load in args.loads]
     want = evaluate(args.plan, accum, loads)
     with ops.emulator.device("90a", seed=seed, sm_count=sm_count):
-        operator = operator_of(args, mode, tile, group, epilogue_n, cluster)
+        operator = operator_of(args, mode, tile, group, depth, cluster)
         operator.run(args)
     for name, got, expected in zip(args.bound.names.stores, args.outputs, want, strict=True):
         exact = {"rtol": 0, "atol": 0, "equal_nan": True}
@@ -70,14 +71,6 @@ def run(args, mode="cooperative", tile=(128, 128), group=1, epilogue_n=None, clu
             got, expected.reshape(got.shape).to(got.dtype), msg=lambda text, n=name: f"{n}: {text}", **exact
         )
     return operator
-
-
-@pytest.fixture(autouse=True)
-def listed():
-    """Only here: the Hopper operators are in the lists."""
-    ops.CuTeDSLProvider.register(Sm90GemmOperator)
-    yield
-    ops.CuTeDSLProvider.unregister(Sm90GemmOperator)
 
 
 @pytest.fixture

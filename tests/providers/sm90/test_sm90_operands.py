@@ -101,9 +101,54 @@ def test_it_runs_on_hopper_alone(target):
     assert not any(isinstance(operator, Sm90GemmOperator) for operator in found)
 
 
-def test_unmeasured_operators_stand_behind_the_measured():
-    found = ops.get_operators(arguments(blank(70, 40), blank(40, 72)), target_sm="90a")
-    kinds = [isinstance(operator, Sm90GemmOperator) for operator in found]
-    assert any(kinds)
-    assert kinds == sorted(kinds)
+def test_both_kernels_are_listed_and_ranked_together():
+    args = arguments(blank(70, 40), blank(40, 72))
+    found = ops.get_operators(args, target_sm="90a")
+    kinds = {type(operator).__name__ for operator in found}
+    assert kinds == {"Sm80GemmOperator", "Sm90GemmOperator"}
     assert len({operator.metadata.operator_name for operator in found}) == len(found)
+    times = [operator._estimate_us(args, ops.TargetSm("90a")) for operator in found]
+    assert times == sorted(times)
+    assert len(set(times)) > len(times) / 2
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [((4096, 4096, 4096), "Sm90GemmOperator"), ((16, 8192, 8192), "Sm80GemmOperator")]
+)
+def test_the_first_is_hopper_where_tiles_are_many_and_portable_where_rows_are_few(size, expected):
+    m, n, k = size
+    a, b = (torch.empty(shape, dtype=HALF, device="meta") for shape in ((m, k), (n, k)))
+    args = ops.GemmArguments(a, b.mT, torch.empty(m, n, dtype=HALF, device="meta"), torch.float32)
+    assert type(ops.get_operators(args, target_sm="90a")[0]).__name__ == expected
+
+
+def test_listed_without_arguments_is_what_arguments_get():
+    listed = ops.get_operators(target_sm="90a")
+    for out, columns in ((HALF, 72), (torch.float32, 72), (HALF, 71)):
+        args = ops.GemmArguments(
+            blank(70, 40), blank(72, 40).mT[:, :columns], torch.empty(70, columns, dtype=out), torch.float32
+        )
+        named = {op.metadata.operator_name for op in listed if op.supports(args, "90a")}
+        assert any("sm90" in name for name in named)
+        assert named == {op.metadata.operator_name for op in ops.get_operators(args, target_sm="90a")}
+
+
+def test_an_operator_says_why_another_layout_of_the_output_is_none_of_its():
+    a, b = blank(72, 40), blank(40, 72)
+    rows = ops.GemmArguments(a, b, torch.empty(72, 72), torch.float32)
+    columns = ops.GemmArguments(a, b, torch.empty(72, 72).mT, torch.float32)
+    operator = next(op for op in ops.get_operators(rows, target_sm="90a") if isinstance(op, Sm90GemmOperator))
+    assert "epilogue goes as" in operator.supports(columns, "90a").reason
+    assert any(isinstance(op, Sm90GemmOperator) for op in ops.get_operators(columns, target_sm="90a"))
+
+
+def test_design_tells_the_modes_apart():
+    args = arguments(blank(70, 40), blank(40, 72))
+    tiles = {
+        mode: {
+            op.metadata.design.tile_shape[:2]
+            for op in ops.get_operators(args, lambda m, p=mode: getattr(m.design, "pingpong", None) is p, "90a")
+        }
+        for mode in (True, False)
+    }
+    assert (128, 128) in tiles[True] & tiles[False]

@@ -9,3 +9,8 @@ from epifuse_cutedsl.kernels.ptx.asm import emit
 def sync() -> None:
     """All threads of the cluster that have not ended meet; what they did before is visible afterwards."""
     emit("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;")
+
+
+def sync_warp() -> None:
+    """All lanes of the warp meet; what they did to memory before is visible to one another afterwards."""
+    emit("bar.warp.sync 0xffffffff;")

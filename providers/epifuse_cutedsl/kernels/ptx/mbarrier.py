@@ -27,10 +27,15 @@ def arrive(barrier: Any, predicate: Any) -> None:
 
 def arrive_cluster(barrier: Any, rank: Any, predicate: Any) -> None:
     """One arrival at the mbarrier at the same shared address of the cluster's CTA ``rank`` (Int32), where the predicate
-    holds; releases to the cluster."""
+    holds.
+
+    It releases in CTA scope, enough for shared memory that was read and is to be overwritten by a tensor copy. Cluster
+    scope is a fence of the whole GPU: sm_90's assembler makes MEMBAR.ALL.GPU and CCTL.IVALL of it, and products in
+    clusters ran at half speed.
+    """
     emit(
         "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, {$r0}, {$r1};\n"
-        "@{$r2} mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}",
+        "@{$r2} mbarrier.arrive.release.cta.shared::cluster.b64 _, [there];\n}",
         (),
         [barrier, rank, predicate],
     )
@@ -41,15 +46,15 @@ def arrive_expect_tx(barrier: Any, size_bytes: int) -> None:
     emit(f"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [{{$r0}}], {size_bytes};", (), [barrier])
 
 
-def wait_parity(barrier: Any, parity: Any, scope: str = "cta") -> None:
-    """Wait until the phase of this parity (Int32, 0 for the first) has completed; acquires what it released in the
-    scope, "cta" or "cluster".
+def wait_parity(barrier: Any, parity: Any) -> None:
+    """Wait until the phase of this parity (Int32, 0 for the first) has completed; acquires what it released, in CTA
+    scope (see ``arrive_cluster``).
 
     On a new mbarrier a wait for parity 1, the phase before the first, returns at once.
     """
     emit(
         "{\n.reg .pred complete;\nAGAIN:\n"
-        f"mbarrier.try_wait.parity.acquire.{scope}.shared::cta.b64 complete, [{{$r0}}], {{$r1}};\n"
+        "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 complete, [{$r0}], {$r1};\n"
         "@complete bra DONE;\nbra AGAIN;\nDONE:\n}",
         (),
         [barrier, parity],

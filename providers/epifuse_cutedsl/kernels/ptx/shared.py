@@ -18,10 +18,18 @@ def ld_shared(address: Any, displacement: int = 0, *, kind: str = "b32", count: 
     return emit(text, [_TYPES[kind]] * count, [address])
 
 
-def ld_shared_u16(address: Any, displacement: int = 0) -> Any:
-    """Two bytes, widened with zeros to an Int32."""
-    text = f"{{\n.reg .b16 h;\nld.shared.u16 h, {at('{$r0}', displacement)};\ncvt.u32.u16 {{$w0}}, h;\n}}"
+def ld_shared_bits(address: Any, size_bytes: int, displacement: int = 0) -> Any:
+    """One or two bytes, widened with zeros to an Int32."""
+    kind = f"u{8 * size_bytes}"
+    text = f"{{\n.reg .b16 h;\nld.shared.{kind} h, {at('{$r0}', displacement)};\ncvt.u32.u16 {{$w0}}, h;\n}}"
     return emit(text, [Int32], [address])[0]
+
+
+def st_shared_bits(address: Any, word: Any, size_bytes: int, displacement: int = 0) -> None:
+    """Write the lowest one or two bytes of a word."""
+    kind = f"b{8 * size_bytes}"
+    text = f"{{\n.reg .b16 h;\ncvt.u16.u32 h, {{$r1}};\nst.shared.{kind} {at('{$r0}', displacement)}, h;\n}}"
+    emit(text, (), [address, word])
 
 
 def ld_shared_f16x2(address: Any, displacement: int = 0, *, count: int = 1) -> tuple[Any, ...]:

@@ -110,7 +110,7 @@ class Fragments:
             if self.width == 4:
                 found += shared.ld_shared(start, displacement)
             else:
-                found.append(shared.ld_shared_u16(start, displacement))
+                found.append(shared.ld_shared_bits(start, 2, displacement))
         return transpose_bytes(found, self.width)
 
 

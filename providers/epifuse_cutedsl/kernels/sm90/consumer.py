@@ -78,6 +78,11 @@ class Product:
                 )
         return found
 
+    def columns(self, accumulators: list[Any], block: int, first: int, columns: int) -> list[Any]:
+        """The accumulators of ``columns`` columns from ``first`` on, of one block, as they lie."""
+        begin = block * self.each + first // 2
+        return list(accumulators[begin : begin + columns // 2])
+
     def placed(self, thread: Any, accumulators: list[Any], block: int, first: int, columns: int) -> Placed:
         """Where the accumulators of ``columns`` columns from ``first`` on, of one block, lie.
 
@@ -106,7 +111,7 @@ def run(
     accumulators = [alu.zero() for _ in range(product.blocks * product.each)]
     before = stage
     for k_tile in cutlass.range(k_tiles, unroll=1):
-        mbarrier.wait_parity(ring.full(stage), parity, ring.scope)
+        mbarrier.wait_parity(ring.full(stage), parity)
         address = ring.address(stage)
         wgmma.fence()
         accumulators = product.multiply(accumulators, address + row_bytes, address + ring.config.a_bytes)

@@ -35,7 +35,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Tail:
+class StagedTail:
     """What turns accumulators into outputs, while a kernel is traced."""
 
     config: Sm90Config
@@ -53,7 +53,16 @@ class Tail:
             for first in range(0, self.config.tile_n, self.config.epilogue_n)
         ]
 
-    def run(self, product: Any, accumulators: Any, pieces: list[TileCoordinates], ahead: Any, thread: Any) -> None:
+    def make_barriers(self) -> None:
+        """It has no mbarriers."""
+
+    def start(self, pieces: list[TileCoordinates]) -> None:
+        """Nothing is to be done before a tile's products."""
+
+    def finish(self) -> None:
+        """Nothing is left after the last tile."""
+
+    def run(self, product: Any, accumulators: Any, pieces: list[TileCoordinates], ahead: Any, turn: Any) -> None:
         """All pieces; those outside the problem are left out. ``ahead`` is what ``begin`` gave for the first one.
 
         The first loads of a piece are issued before the piece in front of it is worked on; they know the problem's
@@ -65,7 +74,7 @@ class Tail:
                 ahead = self.begin(pieces[index + 1])
             block, piece = divmod(index, self.config.pieces)
             columns = self.config.epilogue_n
-            placed = product.placed(thread, accumulators, block, piece * columns, columns)
+            placed = product.placed(tile.thread, accumulators, block, piece * columns, columns)
             inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
             when(inside, lambda tile=tile, placed=placed, begun=begun: self._piece(tile, placed, *begun))
 

@@ -12,15 +12,18 @@ from cutlass.cute import arch
 from epifuse.dtypes import DType
 from epifuse_cutedsl import compat
 from epifuse_cutedsl.configs.sm90 import CONSUMERS, WARPGROUP, WARPGROUP_WARPS, Sm90Config
+from epifuse_cutedsl.fuse.boxes import MOST_MAPS
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.fragment import Extents
-from epifuse_cutedsl.kernels.ptx import alu, cluster, wgmma
-from epifuse_cutedsl.kernels.sm90 import consumer, epilogue, producer
+from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, wgmma
+from epifuse_cutedsl.kernels.sm90 import consumer, direct, epilogue, producer
 from epifuse_cutedsl.kernels.sm90.ring import OperandTile, Ring
 from epifuse_cutedsl.kernels.sm90.schedule import Schedule
 from epifuse_cutedsl.tile.smem import ALIGNMENT_BYTES
 
 TensorMap = compat.tensor_map_parameter()
+MAPS = 2 + MOST_MAPS
+"""Tensor maps among the parameters, before the numbers: A's, B's, those of the epilogue's boxes (zeros if unused)."""
 NUMBERS: tuple[tuple[str, str], ...] = (
     ("m", "i32"),
     ("n", "i32"),
@@ -32,7 +35,7 @@ NUMBERS: tuple[tuple[str, str], ...] = (
     ("tiles_n", "i32"),
     ("group", "i32"),
 )
-"""Names and types of the main loop's numbers, in order, behind the tensor maps of A and B; the epilogue's follow.
+"""Names and types of the main loop's numbers, in order, behind the tensor maps; the epilogue's follow.
 
 ``a_batched`` is 0 where one matrix serves all batches, else 1.
 """
@@ -69,12 +72,21 @@ class Sm90Gemm:
     def __call__(self, numbers: list) -> None:
         """Launch persistent CTAs. The numbers are ``NUMBERS``, then the epilogue's."""
         anything = compat.some_tensor_map(numbers[0])
-        self.kernel(anything, anything, numbers).launch(
+        self.kernel(*([anything] * MAPS), numbers).launch(
             grid=list(self.cluster), block=list(self.block), cluster=list(self.cluster), smem=self.smem_bytes
         )
 
     @cute.kernel
-    def kernel(self, map_a: TensorMap, map_b: TensorMap, numbers: list) -> None:
+    def kernel(
+        self,
+        map_a: TensorMap,
+        map_b: TensorMap,
+        map_0: TensorMap,
+        map_1: TensorMap,
+        map_2: TensorMap,
+        map_3: TensorMap,
+        numbers: list,
+    ) -> None:
         """The kernel's body: the warpgroups part."""
         m, n, k, batches, a_batched, b_batched, tiles_m, tiles_n, group = numbers[: len(NUMBERS)]
         config = self.config
@@ -82,8 +94,12 @@ class Sm90Gemm:
         warpgroup = arch.make_warp_uniform(thread // WARPGROUP)
         base = arch.get_dyn_smem(Uint8, alignment=ALIGNMENT_BYTES).toint()
         ring = Ring(config, base, base + self._barriers)
+        mine = alu.and_b32(thread, WARPGROUP - 1)
+        maps = [each.get_ptr().toint() for each in (map_0, map_1, map_2, map_3)]
+        tail = self._tail(base, warpgroup, mine, maps, Extents(m, n, batches), numbers[len(NUMBERS) :])
         readers = WARPGROUP_WARPS * (1 if config.pingpong else CONSUMERS) * config.cluster
         when(thread == 0, lambda: ring.make_barriers(readers))
+        when(((thread & 31) == 0) & (warpgroup < CONSUMERS), tail.make_barriers)
         self._meet()
         k_tiles = (k + (config.tile_k - 1)) // config.tile_k
         tiles = tiles_m * tiles_n * batches
@@ -101,11 +117,6 @@ class Sm90Gemm:
 
         def consume() -> None:
             wgmma.setmaxnreg(CONSUMER_REGISTERS, increase=True)
-            extents = Extents(m, n, batches)
-            tail = epilogue.Tail(
-                config, self.stage, self.epilogue, numbers[len(NUMBERS) :], extents, self._memory(base, warpgroup)
-            )
-            mine = alu.and_b32(thread, WARPGROUP - 1)
             _consume(self.product, ring, schedule, tail, mine, warpgroup, k_tiles)
 
         _either(warpgroup == CONSUMERS, produce, consume)
@@ -124,12 +135,21 @@ class Sm90Gemm:
         """Where the staged tiles begin, behind the ring; then come the epilogues' scratch memories."""
         return self.config.stages * self.config.stage_bytes
 
-    def _memory(self, base: Any, warpgroup: Any) -> epilogue.Memory:
-        staged, scratch = self.config.staged_bytes, self.epilogue.scratch_bytes
+    def _tail(
+        self, base: Any, warpgroup: Any, thread: Any, maps: list[Any], extents: Extents, parameters: list[Any]
+    ) -> Any:
+        """The epilogue's kind, with this warpgroup's (and warp's) own memory."""
+        config, staged, scratch = self.config, self.config.staged_bytes, self.epilogue.scratch_bytes
         first = base + self._staged
-        return epilogue.Memory(
-            first + warpgroup * staged, first + CONSUMERS * staged + warpgroup * scratch, warpgroup + 1
-        )
+        mine, shared_scratch = first + warpgroup * staged, first + CONSUMERS * staged + warpgroup * scratch
+        if not config.tail.direct:
+            memory = epilogue.Memory(mine, shared_scratch, warpgroup + 1)
+            return epilogue.StagedTail(config, self.stage, self.epilogue, parameters, extents, memory)
+        warp = arch.make_warp_uniform(thread >> 5)
+        arrived = base + self._barriers + Ring.barriers_bytes(config)
+        arrived = arrived + (warpgroup * WARPGROUP_WARPS + warp) * (config.depth * mbarrier.BYTES)
+        own = direct.Memory(mine + warp * config.warp_bytes, arrived, shared_scratch, warpgroup + 1)
+        return direct.DirectTail(config, self.epilogue, parameters, extents, own, maps, thread & 31)
 
     @property
     def _barriers(self) -> int:
@@ -150,7 +170,7 @@ def _consume(product: Any, ring: Any, schedule: Any, tail: Any, thread: Any, war
     """All tiles of one consumer warpgroup."""
     config = ring.config
     stage, parity, first, step = Int32(0), Int32(0), schedule.first, schedule.step
-    row, turns = Int32(0), consumer.Turns(warpgroup)
+    row, turns, turn = Int32(0), consumer.Turns(warpgroup), Int32(0)
     if cutlass.const_expr(config.pingpong):
         first, step = first + warpgroup * step, step * CONSUMERS
         stage, parity = ring.skip(stage, parity, warpgroup * k_tiles)
@@ -161,16 +181,19 @@ def _consume(product: Any, ring: Any, schedule: Any, tail: Any, thread: Any, war
     lane = thread & 31
     for index in cutlass.range(first, schedule.tiles, step, unroll=1):
         batch, m, n = schedule.place(index)
+        pieces = tail.tiles(batch, m + row, n, thread)
+        tail.start(pieces)
         if cutlass.const_expr(config.pingpong):
             turns.take()
         begun: list[Any] = []
-        pieces = tail.tiles(batch, m + row, n, thread)
         more = index + schedule.step < schedule.tiles
         issued = _afterwards(turns if config.pingpong else None, more, tail, pieces[0], begun)
         accumulators, stage, parity = consumer.run(product, ring, stage, parity, row_bytes, lane, k_tiles, issued)
         if cutlass.const_expr(config.pingpong):
             stage, parity = ring.skip(stage, parity, k_tiles)
-        tail.run(product, accumulators, pieces, begun[0], thread)
+        tail.run(product, accumulators, pieces, begun[0], turn)
+        turn = turn + 1
+    tail.finish()
 
 
 def _afterwards(turns: Any, more: Any, tail: Any, piece: Any, begun: list[Any]) -> Any:

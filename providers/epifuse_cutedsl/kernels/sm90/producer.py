@@ -47,7 +47,7 @@ def run(ring: Ring, schedule: Schedule, a: Source, b: Source, k_tiles: Any) -> N
         batch, m, n = schedule.place(index)
         k = Int32(0)
         for _ in cutlass.range(k_tiles, unroll=1):
-            mbarrier.wait_parity(ring.empty(stage), parity, ring.scope)
+            mbarrier.wait_parity(ring.empty(stage), parity)
             full, target = ring.full(stage), ring.address(stage)
             mbarrier.arrive_expect_tx(full, config.stage_bytes)
             a.load(target, m, k, batch, full)

@@ -79,11 +79,6 @@ class Ring:
     base: Any
     barriers: Any
 
-    @property
-    def scope(self) -> str:
-        """Whose threads give stages back."""
-        return "cta" if self.config.cluster == 1 else "cluster"
-
     def give_back(self, stage: Any, lane: Any, condition: Any) -> None:
         """A warp has read a stage (where the condition holds): tell every CTA that copies into it."""
         if self.config.cluster == 1:
@@ -102,6 +97,11 @@ class Ring:
     def empty(self, stage: Any) -> Any:
         """The mbarrier that completes when a stage has been read."""
         return self.barriers + (stage + self.config.stages) * mbarrier.BYTES
+
+    @staticmethod
+    def barriers_bytes(config: Sm90Config) -> int:
+        """What the mbarriers take."""
+        return 2 * config.stages * mbarrier.BYTES
 
     def make_barriers(self, readers: int) -> None:
         """Initialize all mbarriers; ``readers`` warps read a stage. One thread calls it."""

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Full tensors of an epilogue that move by tensor copies: what of one lies in shared memory, and how.
+
+A warp works on a piece of the tile, ``rows`` rows by some columns. A tensor's part of the piece is one box or several
+beside one another, each with rows of 16 to 128 bytes, swizzled over as many (PTX ISA, "Tensor swizzling modes").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from epifuse.binding import Bound
+from epifuse.runtime.tensormap import ALIGNMENT_BYTES, TiledMap
+from epifuse.runtime.tensors import Traits
+from epifuse_cutedsl.fuse.params import strides_of
+
+MOST_MAPS = 4
+"""Tensors of one epilogue that a kernel has tensor maps for; more move by predicated accesses."""
+CHUNK_BYTES = 16
+WIDEST_ROW_BYTES = 128
+ATOM_BYTES = 1024
+"""Boxes begin on multiples of it, so that an exclusive-or within it never meets a box's own address."""
+_LARGEST_STRIDE_BYTES = 1 << 40
+_WHOLE = (True, True, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A tensor's part of one piece: ``rows`` rows of ``columns`` elements. ``batched``: it has a matrix a batch."""
+
+    element_bytes: int
+    rows: int
+    columns: int
+    batched: bool
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of one box, which is what the swizzle spans."""
+        return min(self.columns * self.element_bytes, WIDEST_ROW_BYTES)
+
+    @property
+    def boxes(self) -> int:
+        """Boxes beside one another."""
+        return self.columns * self.element_bytes // self.row_bytes
+
+    @property
+    def copied_bytes(self) -> int:
+        """What a copy of all boxes moves; positions outside of the tensor count too."""
+        return self.rows * self.columns * self.element_bytes
+
+    @property
+    def box_bytes(self) -> int:
+        """From one box to the next."""
+        return -(-self.rows * self.row_bytes // ATOM_BYTES) * ATOM_BYTES
+
+    @property
+    def bytes(self) -> int:
+        """Shared memory of all boxes."""
+        return self.boxes * self.box_bytes
+
+    @property
+    def box_columns(self) -> int:
+        """Elements in a row of one box."""
+        return self.row_bytes // self.element_bytes
+
+    def swizzled(self, offset: int) -> int:
+        """Where the byte at ``offset`` of a box really lies: chunks of 16 bytes are exchanged within 8 rows.
+
+        ``swizzled(a ^ b) == swizzled(a) ^ swizzled(b)``. A device integer gives one.
+        """
+        mask = self.row_bytes - CHUNK_BYTES
+        return offset ^ ((offset >> 3) & mask) if mask else offset
+
+    def displacement(self, row: int, column: int) -> tuple[int, int]:
+        """(x, d): where an element lies, ``row`` and ``column`` behind one at (swizzled) address a: ``(a ^ x) + d``.
+
+        Holds where neither ``row`` nor ``column`` has a bit in common with the first element's.
+        """
+        box, column = divmod(column, self.box_columns)
+        offset = self.swizzled(row * self.row_bytes + column * self.element_bytes)
+        turned = offset & (WIDEST_ROW_BYTES - CHUNK_BYTES)
+        return turned, offset - turned + box * self.box_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """The boxes of an epilogue: by load that reaches memory or is a number, and by destination; None where a tensor
+    moves otherwise."""
+
+    loads: tuple[Box | None, ...] = ()
+    outputs: tuple[Box | None, ...] = ()
+
+    @property
+    def load_bytes(self) -> int:
+        """Shared memory of what is loaded for one piece."""
+        return sum(box.bytes for box in self.loads if box is not None)
+
+    @property
+    def output_bytes(self) -> int:
+        """Shared memory of what is stored of one piece."""
+        return sum(box.bytes for box in self.outputs if box is not None)
+
+    @property
+    def copied_load_bytes(self) -> int:
+        """What the copies of one piece bring."""
+        return sum(box.copied_bytes for box in self.loads if box is not None)
+
+    def numbered_outputs(self) -> list[tuple[int, int, Box]]:
+        """(number of the tensor map, destination, box) of the outputs; their maps come first."""
+        found = [(destination, box) for destination, box in enumerate(self.outputs) if box is not None]
+        return [(number, destination, box) for number, (destination, box) in enumerate(found)]
+
+    def numbered_loads(self) -> list[tuple[int, int, Box]]:
+        """(number of the tensor map, load, box) of the loads."""
+        first = len(self.numbered_outputs())
+        found = [(load, box) for load, box in enumerate(self.loads) if box is not None]
+        return [(first + number, load, box) for number, (load, box) in enumerate(found)]
+
+
+def boxes_of(bound: Bound, rows: int, columns: int) -> Boxes:
+    """The boxes of an epilogue for pieces of ``rows`` by ``columns`` accumulators, of tensors with rows along N."""
+    plan, left = bound.plan, MOST_MAPS
+    outputs: list[Box | None] = [None] * len(bound.output_traits)
+    for store in plan.stores:
+        box = _box(bound.output_traits[store.destination], _WHOLE, rows, columns, store.halved)
+        if left and box is not None and store.route is None:
+            outputs[store.destination], left = box, left - 1
+    loads: list[Box | None] = []
+    for load in plan.loads:
+        if load.operand < 0:
+            continue
+        traits, varies = bound.load_traits[load.operand], load.broadcast.value
+        full = traits is not None and varies[1] and varies[2] and load.route is None
+        box = _box(traits, varies, rows, columns, load.halved) if full and left and traits is not None else None
+        left -= box is not None
+        loads.append(box)
+    return Boxes(tuple(loads), tuple(outputs))
+
+
+def _box(traits: Traits, varies: Sequence[bool], rows: int, columns: int, halved: bool) -> Box | None:
+    """The box of a full tensor, or None where tensor copies cannot move it."""
+    size = traits.dtype.bytes
+    box = Box(size, rows, columns // 2 if halved else columns, varies[0])
+    if size > 4 or traits.dtype.name == "bool" or box.row_bytes < CHUNK_BYTES:
+        return None
+    if traits.alignment_bytes < ALIGNMENT_BYTES:
+        return None
+    (batches, m, n), strides = strides_of(traits, varies)
+    if strides[2] != 1 and n > 1:
+        return None
+    for extent, stride in ((m, strides[1]), (batches, strides[0])):
+        if extent > 1 and not (stride and 0 < stride * size < _LARGEST_STRIDE_BYTES):
+            return None
+        if extent > 1 and stride * size % ALIGNMENT_BYTES:
+            return None
+    return box
+
+
+def maps_of(bound: Bound, boxes: Boxes) -> list[TiledMap]:
+    """The tensor maps of all boxes, in the order of their numbers."""
+    stores = {store.destination: bound.output_traits[store.destination] for store in bound.plan.stores}
+    loads = [load for load in bound.plan.loads if load.operand >= 0]
+    found = []
+    for _, destination, box in boxes.numbered_outputs():
+        found.append(_map(bound.outputs[destination], stores[destination], _WHOLE, box))
+    for _, index, box in boxes.numbered_loads():
+        operand = loads[index].operand
+        traits = bound.load_traits[operand]
+        assert traits is not None
+        found.append(_map(bound.loads[operand], traits, loads[index].broadcast.value, box))
+    return found
+
+
+def _map(tensor: object, traits: Traits, varies: Sequence[bool], box: Box) -> TiledMap:
+    (batches, m, n), strides = strides_of(traits, varies)
+    size = traits.dtype.bytes
+    row = (strides[1] or 0) * size if m > 1 else -(-n * size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    batch = (strides[0] or 0) * size if batches > 1 else row * max(m, 1)
+    address: int = tensor.data_ptr()  # type: ignore[attr-defined]
+    copy = (box.box_columns, box.rows, 1)
+    return TiledMap(traits.dtype, address, (n, m, batches), (row, batch), copy, box.row_bytes)

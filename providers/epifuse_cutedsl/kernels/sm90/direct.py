@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A consumer's epilogue on its accumulators as they lie: pairs of columns, full tensors by tensor copies.
+
+Every warp works for itself. Of a piece (64 rows by ``columns``) it has 16 rows; it brings its part of full operands to
+its own shared memory by tensor copies, some pieces ahead, leaves its part of the outputs there, and copies them out.
+No barrier of the warpgroup is needed, but in reductions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cutlass import Int32
+
+from epifuse_cutedsl.configs.sm90 import BLOCK_M, WARP_ROWS, Sm90Config
+from epifuse_cutedsl.fuse.boxes import Box, Boxes
+from epifuse_cutedsl.fuse.control import when
+from epifuse_cutedsl.fuse.convert import unpack
+from epifuse_cutedsl.fuse.fragment import Extents, Fragment, Run, TileCoordinates
+from epifuse_cutedsl.fuse.staged import Staged
+from epifuse_cutedsl.kernels.ptx import cluster, mbarrier, tma
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One warp's own shared memory, and its warpgroup's: addresses (Int32), and the number of the named barrier.
+
+    ``copied`` is where the buffers of outputs lie, those of loads behind them; ``arrived`` are the mbarriers of the
+    loads' buffers; ``scratch`` is the warpgroup's, for reductions.
+    """
+
+    copied: Any
+    arrived: Any
+    scratch: Any
+    barrier: Any
+
+
+@dataclass(frozen=True)
+class DirectTail:
+    """What turns accumulators into outputs, while a kernel is traced. ``maps`` are tensor maps (generic addresses)."""
+
+    config: Sm90Config
+    epilogue: Any
+    parameters: list[Any]
+    extents: Extents
+    memory: Memory
+    maps: list[Any]
+    lane: Any
+
+    @property
+    def boxes(self) -> Boxes:
+        """How full tensors lie in shared memory."""
+        return self.epilogue.boxes
+
+    def make_barriers(self) -> None:
+        """Initialize the warp's mbarriers. One lane of each warp calls it."""
+        for buffer in range(self.config.depth if self.boxes.load_bytes else 0):
+            mbarrier.init(self._arrived(buffer), 1)
+        mbarrier.fence_init()
+
+    def tiles(self, batch: Any, m: Any, n: Any, thread: Any) -> list[TileCoordinates]:
+        """The pieces of a warpgroup's rows, which begin at (m, n)."""
+        return [
+            TileCoordinates(m + block * BLOCK_M, n + first, batch, thread, thread >> 5, thread & 31)
+            for block in range(self.config.blocks)
+            for first in range(0, self.config.tile_n, self.config.epilogue_n)
+        ]
+
+    def start(self, pieces: list[TileCoordinates]) -> None:
+        """Before the tile's products: the first copies of full operands."""
+        for index in range(self.config.depth if self.boxes.load_bytes else 0):
+            when(self.lane == 0, lambda index=index: self._load(pieces[index], index))
+
+    def begin(self, tile: TileCoordinates) -> tuple[Any, list[Any], list[Any], Fragment]:
+        """The engine for one piece, and its first loads."""
+        facts = replace(self.epilogue.facts, barrier=self.memory.barrier)
+        bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents)
+        places = self._places(tile)
+        return bound, bound.tile_loads(places), bound.load_step(places), places
+
+    def run(self, product: Any, accumulators: Any, pieces: list[TileCoordinates], ahead: Any, turn: Any) -> None:
+        """All pieces; those outside the problem are left out. ``ahead`` is what ``begin`` gave for the first one,
+        ``turn`` (Int32) the number of tiles before this one.
+
+        The first loads of a piece are issued before the piece in front of it is worked on; they know the problem's
+        extents and read nothing outside.
+        """
+        depth = self.config.depth
+        uses = len(pieces) // depth
+        for index, tile in enumerate(pieces):
+            begun = ahead
+            if index + 1 < len(pieces):
+                ahead = self.begin(pieces[index + 1])
+            block, piece = divmod(index, self.config.pieces)
+            registers = product.columns(accumulators, block, piece * self.config.epilogue_n, self.config.epilogue_n)
+            inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
+            if self.boxes.load_bytes:
+                parity = (turn * uses + index // depth) & 1
+                mbarrier.wait_parity(self._arrived(index % depth), parity)
+            when(inside, lambda i=index, t=tile, r=registers, b=begun: self._piece(t, r, i, b))
+            if self.boxes.output_bytes:  # also where nothing was stored: a buffer's group is found by counting
+                when(self.lane == 0, tma.commit_group)
+            if self.boxes.load_bytes and index + depth < len(pieces):
+                cluster.sync_warp()  # the buffer has been read
+                when(self.lane == 0, lambda i=index + depth: self._load(pieces[i], i))
+        if self.boxes.load_bytes:
+            cluster.sync_warp()  # the next tile's first copies may follow
+
+    def finish(self) -> None:
+        """After the last tile: shared memory is given back when the copies have read it."""
+        if self.boxes.output_bytes:
+            when(self.lane == 0, lambda: tma.wait_group_read(0))
+
+    def _piece(
+        self, tile: TileCoordinates, registers: list[Any], index: int, begun: tuple[Any, list[Any], list[Any], Fragment]
+    ) -> None:
+        """One piece from registers to outputs."""
+        bound, words, pieces, places = begun
+        buffer = index % self.config.depth
+        if self.boxes.output_bytes:
+            pending = self.config.depth - 1 if index else 0
+            when(self.lane == 0, lambda: tma.wait_group_read(pending))  # the buffer has been read
+            cluster.sync_warp()
+        state = bound.tile_begin(places, words)
+        staged = self._staged(buffer)
+        dtype = self.epilogue.plan.accumulator_dtype
+        values = [unpack([word], dtype, 1, dtype)[0] for word in registers]
+        state = bound.visit(replace(places, registers=values), pieces, state, staged)
+        if self.boxes.output_bytes:
+            tma.fence_async_shared()
+            cluster.sync_warp()
+            when(self.lane == 0, lambda: self._store(tile, buffer))
+        state = bound.reduce_flush(state, self.memory.scratch)
+        bound.tile_end(state)
+
+    def _places(self, tile: TileCoordinates) -> Fragment:
+        """A thread's pairs of columns in a piece.
+
+        PTX ISA, "Register Fragments and Shared Memory Matrix Layouts" of wgmma, matrix D: a warp has 16 rows; register
+        ``4 j + 2 h + e`` of a lane is row ``lane // 4 + 8 h``, column ``8 j + 2 (lane % 4) + e``.
+        """
+        m, n = tile.m0 + tile.warp * WARP_ROWS + (tile.lane >> 2), tile.n0 + (tile.lane & 3) * 2
+        runs = [
+            Run(2 * number, 2, m + row, n + column, position=column // 8, line=row // 8)
+            for number, (row, column) in enumerate(self._offsets())
+        ]
+        return Fragment("n", tuple(runs))
+
+    def _offsets(self) -> tuple[tuple[int, int], ...]:
+        """Row and column of each run behind the thread's first one."""
+        return tuple((8 * h, 8 * j) for j in range(self.config.epilogue_n // 8) for h in range(2))
+
+    def _staged(self, buffer: int) -> Staged:
+        loads, outputs = {}, {}
+        address = self._outputs(buffer)
+        for _, destination, box in self.boxes.numbered_outputs():
+            outputs[destination] = address
+            address = address + box.bytes
+        address = self._loads(buffer)
+        for _, load, box in self.boxes.numbered_loads():
+            loads[load] = address
+            address = address + box.bytes
+        return Staged(self.lane >> 2, (self.lane & 3) * 2, self._offsets(), loads, outputs)
+
+    def _outputs(self, buffer: int) -> Any:
+        return self.memory.copied + buffer * self.boxes.output_bytes
+
+    def _loads(self, buffer: int) -> Any:
+        first = self.config.depth * self.boxes.output_bytes
+        return self.memory.copied + first + buffer * self.boxes.load_bytes
+
+    def _arrived(self, buffer: int) -> Any:
+        return self.memory.arrived + buffer * mbarrier.BYTES
+
+    def _load(self, tile: TileCoordinates, index: int) -> None:
+        """Start the copies of a piece's full operands. One lane calls it."""
+        buffer = index % self.config.depth
+        arrived, address = self._arrived(buffer), self._loads(buffer)
+        mbarrier.arrive_expect_tx(arrived, self.boxes.copied_load_bytes)
+        for number, load, box in self.boxes.numbered_loads():
+            halved = self._halved_load(load)
+            for part in range(box.boxes):
+                place = self._place(tile, box, part, halved)
+                tma.load(address + part * box.box_bytes, self.maps[number], place, arrived)
+            address = address + box.bytes
+
+    def _store(self, tile: TileCoordinates, buffer: int) -> None:
+        """Start the copies of a piece's outputs. One lane calls it."""
+        address = self._outputs(buffer)
+        for number, destination, box in self.boxes.numbered_outputs():
+            halved = next(s.halved for s in self.epilogue.plan.stores if s.destination == destination)
+            for part in range(box.boxes):
+                place = self._place(tile, box, part, halved)
+                tma.store(self.maps[number], place, address + part * box.box_bytes)
+            address = address + box.bytes
+
+    def _place(self, tile: TileCoordinates, box: Box, part: int, halved: bool) -> list[Any]:
+        """Where the warp's part of a tensor begins, innermost first."""
+        n = tile.n0 // 2 if halved else tile.n0
+        batch = tile.batch if box.batched else Int32(0)
+        return [n + part * box.box_columns, tile.m0 + tile.warp * WARP_ROWS, batch]
+
+    def _halved_load(self, number: int) -> bool:
+        return [load.halved for load in self.epilogue.plan.loads if load.operand >= 0][number]

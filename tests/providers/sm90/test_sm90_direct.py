@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The direct epilogue of the Hopper kernel: full tensors by tensor copies, in and out, in every mode.
+
+Rows of the outputs are multiples of 16 bytes; what lies between and around them is NaN before and after.
+"""
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass")
+
+MODES = (
+    ("cooperative", (128, 256)),
+    ("cooperative", (256, 128)),
+    ("pingpong", (128, 192)),
+    ("pingpong", (64, 256)),
+    ("pingpong", (64, 128)),
+)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.float8_e4m3fn)
+
+
+def output(hopper, *shape, dtype=torch.bfloat16):
+    """NaN, or what an integer has for it, with room around that a tensor copy must leave alone."""
+    nothing = torch.zeros(shape) if dtype.is_floating_point else torch.full(shape, 77)
+    view = hopper.placed(nothing.to(dtype), "row")
+    return view.fill_(float("nan")) if dtype.is_floating_point else view
+
+
+@pytest.mark.parametrize(("mode", "tile"), MODES)
+def test_every_mode_with_several_tiles_a_cta(hopper, mode, tile):
+    m, n, k = 2 * tile[0] + 3, tile[1] + 10, 200
+    out = output(hopper, m, n)
+    args = hopper.arguments((m, n, k), bias=hopper.integers(n), D=out)
+    operator = hopper.run(args, mode, tile, sm_count=2, seed=3)
+    assert operator.config.tail.direct
+    assert operator.config.depth == 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("loaded", [torch.float16, torch.float32, torch.int8], ids=str)
+def test_operands_and_outputs_of_every_width(hopper, dtype, loaded):
+    m, n, batches = 150, 200, 2
+    text = "def epi(accum, c, row, column): D = relu(accum * 0.5 + c + row) + column; return D"
+    c = hopper.placed(hopper.integers(batches, m, n, dtype=loaded), "row")
+    args = hopper.arguments(
+        (m, n, 24), text, batches=batches, c=c, row=hopper.integers(n), column=hopper.integers(m, 1),
+        D=output(hopper, batches, m, n, dtype=dtype),
+    )  # fmt: skip
+    operator = hopper.run(args, "pingpong", (128, 192), sm_count=2, seed=1)
+    assert operator.config.tail.load_bytes
+    assert operator.config.tail.output_bytes
+
+
+@pytest.mark.parametrize("mode", ["cooperative", "pingpong"])
+@pytest.mark.parametrize("seed", range(3))
+def test_several_full_tensors_one_for_all_batches(hopper, mode, seed):
+    m, n, batches = 200, 300, 3
+    text = "def epi(accum, c, e, s): D = accum + c; F = D * e + s; return D, F"
+    c = hopper.placed(hopper.integers(m, n), "row")
+    e = hopper.placed(hopper.integers(batches, m, n, dtype=torch.bfloat16), "row")
+    args = hopper.arguments(
+        (m, n, 72), text, batches=batches, c=c, e=e, s=2.0, D=output(hopper, batches, m, n),
+        F=output(hopper, batches, m, n, dtype=torch.float32),
+    )  # fmt: skip
+    hopper.run(args, mode, sm_count=3, seed=seed)
+
+
+@pytest.mark.parametrize("loads", [4, 6])
+def test_more_full_tensors_than_tensor_maps(hopper, loads):
+    m, n = 130, 136
+    names = [f"c{i}" for i in range(loads)]
+    text = f"def epi(accum, {', '.join(names)}): D = accum + {' + '.join(names)}; return D"
+    operands = {
+        name: hopper.placed(hopper.integers(m, n, dtype=torch.bfloat16, seed=i), "row") for i, name in enumerate(names)
+    }
+    hopper.run(hopper.arguments((m, n, 40), text, **operands, D=output(hopper, m, n)), sm_count=1)
+
+
+def test_reductions_beside_an_output(hopper):
+    m, n = 200, 264
+    text = "def epi(accum, row): D = accum + row; r = sum(D, dim=1); c = max(D, dim=0); e = sum(D); return D, r, c, e"
+    args = hopper.arguments(
+        (m, n, 40), text, row=hopper.integers(n), D=output(hopper, m, n), r=torch.empty(m), c=torch.empty(n),
+        e=torch.empty(1),
+    )  # fmt: skip
+    operator = hopper.run(args, "pingpong", (128, 192), sm_count=2)
+    assert operator.config.tail.direct
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float8_e4m3fn], ids=str)
+def test_gated_columns(hopper, dtype):
+    m, n = 140, 288
+    text = "def epi(accum, c): D = reglu(accum) + c; return D"
+    c = hopper.placed(hopper.integers(m, n // 2, dtype=torch.float16), "row")
+    out = output(hopper, m, n // 2, dtype=dtype)
+    hopper.run(hopper.arguments((m, n, 40), text, c=c, D=out), "pingpong", (128, 192), sm_count=1)
+
+
+@pytest.mark.parametrize("size", [(1, 8, 8), (64, 64, 0), (65, 64, 64), (63, 72, 64), (257, 8, 16)])
+def test_sizes_around_a_piece(hopper, size):
+    m, n, _ = size
+    args = hopper.arguments(size, bias=hopper.integers(n), D=output(hopper, m, n))
+    hopper.run(args, "pingpong", (64, 128), sm_count=1)

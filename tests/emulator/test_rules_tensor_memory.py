@@ -42,6 +42,10 @@ tcgen05.mma.cta_group::1.kind::f16 [%r10], %d4, %d4, {idesc}, %p3; {commit} WAIT
 IDESC = 1 << 4 | (16 >> 3) << 17 | (128 >> 4) << 24
 COMMIT = "add.u32 %r13, %r2, 1024; tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r13];"
 MMA_NOW = MMA.format(idesc=IDESC, commit=COMMIT)
+BEFORE, AFTER = "tcgen05.fence::before_thread_sync; ", "tcgen05.fence::after_thread_sync; "
+DONE = wait("W", 1024) + AFTER
+ST = WRITE[: WRITE.index(";") + 2]
+LD = READ[: READ.index(";") + 2]
 
 
 def rule(name, text, broken, sound, error, says, at=""):
@@ -70,20 +74,31 @@ RULES = [
          DescriptorError, "reaches lanes", "tcgen05.st"),
     rule("freed_before_all_have_read", GET + WRITE + READ + "{x} @%p1 bra END;" + DEALLOC.format(columns=32) + "END: ", "", "tcgen05.fence::before_thread_sync; bar.sync 0;",
          (RaceError, TensorMemoryError), "not ordered|not allocated"),
-    rule("issued_by_every_lane", GET + ZEROS.format(fence=FENCE) + MMA_NOW.replace("@!%p8 bra WAIT;", "{x}") + wait("W", 1024) + READ + PUT,
+    rule("issued_by_every_lane", GET + ZEROS.format(fence=FENCE) + MMA_NOW.replace("@!%p8 bra WAIT;", "{x}") + DONE + READ + PUT,
          "@%p1 bra WAIT;", "@!%p8 bra WAIT;", (DivergenceError, BarrierError), "lanes|arrivals", "tcgen05"),
-    rule("operands_without_a_proxy_fence", GET + ZEROS.format(fence="{x}") + MMA_NOW + wait("W", 1024) + READ + PUT, "", FENCE, ProxyError, "proxy", "tcgen05.mma"),
-    rule("result_read_before_the_commit_arrives", GET + WRITE + ZEROS.format(fence=FENCE) + "bar.sync 0;" + MMA_NOW + "{x}" + READ + wait("X", 1024) + PUT, "",
-         wait("W", 1024), RaceError, "not ordered", "tcgen05"),
-    rule("operand_overwritten_before_the_commit_arrives", GET + ZEROS.format(fence=FENCE) + MMA_NOW + "{x} st.shared.u32 [%r4+2048], %r1;" + wait("X", 1024) + READ + PUT, "",
+    rule("operands_without_a_proxy_fence", GET + ZEROS.format(fence="{x}") + MMA_NOW + DONE + READ + PUT, "", FENCE, ProxyError, "proxy", "tcgen05.mma"),
+    rule("result_read_before_the_commit_arrives", GET + WRITE + ZEROS.format(fence=FENCE) + BEFORE + "bar.sync 0;" + AFTER + MMA_NOW + "{x}" + READ + wait("X", 1024) + PUT, "",
+         DONE, RaceError, "not ordered", "tcgen05"),
+    rule("operand_overwritten_before_the_commit_arrives", GET + ZEROS.format(fence=FENCE) + MMA_NOW + "{x} st.shared.u32 [%r4+2048], %r1;" + wait("X", 1024) + AFTER + READ + PUT, "",
          wait("W", 1024), RaceError, "tcgen05.mma"),
-    rule("never_committed", GET + ZEROS.format(fence=FENCE) + MMA.format(idesc=IDESC, commit="{x}") + wait("W", 1024) + READ + PUT, "", COMMIT, DeadlockError, "no warp"),
-    rule("illegal_instruction_descriptor", GET + ZEROS.format(fence=FENCE) + MMA.format(idesc="{x}", commit=COMMIT) + wait("W", 1024) + READ + PUT, str(IDESC | 3 << 7),
+    rule("never_committed", GET + ZEROS.format(fence=FENCE) + MMA.format(idesc=IDESC, commit="{x}") + DONE + READ + PUT, "", COMMIT, DeadlockError, "no warp"),
+    rule("illegal_instruction_descriptor", GET + ZEROS.format(fence=FENCE) + MMA.format(idesc="{x}", commit=COMMIT) + DONE + READ + PUT, str(IDESC | 3 << 7),
          str(IDESC), DescriptorError, "instruction descriptor", "tcgen05.mma"),
     rule("overwritten_by_the_next_mma", GET + ZEROS.format(fence=FENCE) + MMA_NOW + wait("W", 1024) + "tcgen05.fence::after_thread_sync;" + READ
          + "tcgen05.fence::before_thread_sync; {x} @!%p8 bra Y; tcgen05.fence::after_thread_sync;"
          "tcgen05.mma.cta_group::1.kind::f16 [%r10], %d4, %d4, " + str(IDESC) + ", %p3; " + COMMIT + "Y: " + wait("X", 1024, 1) + PUT, "", "bar.sync 0;",
          RaceError, "not ordered after the read", ""),
+    rule("read_without_a_fence_after_the_wait", GET + ZEROS.format(fence=FENCE) + MMA_NOW + wait("W", 1024) + "{x}" + READ + PUT, "", AFTER,
+         RaceError, "after_thread_sync is missing", "tcgen05.ld"),
+    rule("issued_without_a_fence_after_the_barrier", GET + WRITE + BEFORE + "bar.sync 0; {x}" + ZEROS.format(fence=FENCE) + MMA_NOW + DONE + READ + PUT, "", AFTER,
+         RaceError, "after_thread_sync is missing|not ordered after the write", "tcgen05.mma"),
+    rule("read_without_a_fence_before_the_barrier", GET + ZEROS.format(fence=FENCE) + MMA_NOW + DONE + READ + "{x} bar.sync 0; @!%p8 bra Y; " + AFTER
+         + "tcgen05.mma.cta_group::1.kind::f16 [%r10], %d4, %d4, " + str(IDESC) + ", %p3; " + COMMIT + "Y: " + wait("X", 1024, 1) + PUT, "", BEFORE,
+         RaceError, "not ordered after the read by tcgen05.ld", "tcgen05.mma"),
+    rule("a_load_that_no_wait_completes", GET + ZEROS.format(fence=FENCE) + MMA_NOW + DONE + LD + "{x}" + BEFORE + "bar.sync 0; @!%p8 bra Y; " + AFTER
+         + "tcgen05.mma.cta_group::1.kind::f16 [%r10], %d4, %d4, " + str(IDESC) + ", %p3; " + COMMIT + "Y: " + wait("X", 1024, 1) + AFTER + READ + PUT, "",
+         "tcgen05.wait::ld.sync.aligned;", RaceError, "not ordered after the read by tcgen05.ld", "tcgen05.mma"),
+    rule("a_store_that_no_wait_completes", GET + ST + "{x}" + READ + PUT, "", "tcgen05.wait::st.sync.aligned;", RaceError, "not ordered after the write by tcgen05.st", "tcgen05.ld"),
 ]
 # fmt: on
 

@@ -47,6 +47,10 @@ class Program:
     initial: tuple[Value, ...]
     symbols: dict[str, int]
     globals: dict[str, Array]
+    tensor_fences: bool = False
+    """Whether it has any tcgen05.fence, so that it is held to them."""
+    tensor_waits: bool = False
+    """Whether it has any tcgen05.wait::ld or wait::st."""
 
 
 _PROGRAMS: weakref.WeakKeyDictionary[Function, Program] = weakref.WeakKeyDictionary()
@@ -76,8 +80,17 @@ def build(module: Module, function: Function) -> Program:
         codes.append(
             Code(tuple(steps), tuple(lines), block.taken, block.falls, guard, negated, block.meets, block.end_line)
         )
+    tensor = {m for block in blocks for i in block.instructions if i.opcode == "tcgen05" for m in i.modifiers}
     program = Program(
-        function.name, module, function, tuple(codes), tuple(builder.initial), builder.symbols, _globals(module)
+        function.name,
+        module,
+        function,
+        tuple(codes),
+        tuple(builder.initial),
+        builder.symbols,
+        _globals(module),
+        any(name.startswith("fence::") for name in tensor),
+        any(name.startswith("wait::") for name in tensor),
     )
     _PROGRAMS[function] = program
     return program

@@ -115,7 +115,9 @@ class TensorMemory:
                 if kind == "read":
                     raise UninitialisedError(f"{agent.describe()} reads tensor memory that nothing has written")
             elif not agent.clock.knows(number) and number != agent.stamp and (pipe is None or number not in pipe):
+                seen = getattr(agent, "seen", agent.clock)
+                hint = ": tcgen05.fence::after_thread_sync is missing between" if seen.knows(number) else ""
                 raise RaceError(
                     f"{kind} of tensor memory by {agent.describe()} is not ordered after the {other} "
-                    f"by {self._dimensions.describe(number)}"
+                    f"by {self._dimensions.describe(number)}{hint}"
                 )

@@ -18,6 +18,7 @@ from .mbarrier import barrier_at
 from .synchronisation import uniform
 from .tcgen05_cp import copy
 from .tcgen05_mma import mma
+from .tensor_order import order_of
 from .tensor_pipe import pipe_of, tensor_memory_of
 
 _GROUPS = {"cta_group::1": 1, "cta_group::2": 2}
@@ -123,7 +124,7 @@ def _dealloc(builder: Builder, instruction: Instruction) -> Step:
                 return BLOCKED
             del warp.groups[key]
             return None
-        state.check_unused(warp, start & 0xFFFF, columns)
+        state.check_unused(order_of(warp).ending(), start & 0xFFFF, columns)
         members = _meet(warp, "tcgen05.dealloc", ctas, columns)
         if members is None:
             warp.groups[key] = True
@@ -253,7 +254,7 @@ def _ld(builder: Builder, instruction: Instruction) -> Step:
 
     def step(warp: Warp, registers: Registers) -> None:
         memory, lane, column = access.find(warp, registers)
-        memory.on_read(warp, access.halves(lane), column, access.span)
+        memory.on_read(order_of(warp).access("ld"), access.halves(lane), column, access.span)
         if access.packed:
             low, high = (memory.cells[lane + access.rows, column + access.columns + each] for each in (0, 1))
             values = (low & np.uint32(0xFFFF)) | (high << np.uint32(16))
@@ -276,7 +277,7 @@ def _st(builder: Builder, instruction: Instruction) -> Step:
 
     def step(warp: Warp, registers: Registers) -> None:
         memory, lane, column = access.find(warp, registers)
-        memory.on_write(warp, access.halves(lane), column, access.span)
+        memory.on_write(order_of(warp).access("st"), access.halves(lane), column, access.span)
         values = np.empty((len(slots), LANES), np.uint32)
         for index, slot in enumerate(slots):
             values[index] = registers[slot]
@@ -288,9 +289,16 @@ def _st(builder: Builder, instruction: Instruction) -> Step:
     return step
 
 
-def _nothing(builder: Builder, instruction: Instruction) -> Step:
-    # Loads and stores here are complete when they are issued, and order is judged by barriers alone.
-    return lambda warp, registers: None
+def _wait(builder: Builder, instruction: Instruction) -> Step:
+    kind = instruction.modifiers[0].removeprefix("wait::")
+    check_modifiers(builder, instruction, {"wait::ld", "wait::st", "sync", "aligned"})
+    return lambda warp, registers: order_of(warp).wait(kind)
+
+
+def _fence(builder: Builder, instruction: Instruction) -> Step:
+    if instruction.has("fence::before_thread_sync"):
+        return lambda warp, registers: order_of(warp).before_thread_sync()
+    return lambda warp, registers: order_of(warp).after_thread_sync()
 
 
 def _tcgen05(builder: Builder, instruction: Instruction) -> Step:
@@ -303,10 +311,10 @@ def _tcgen05(builder: Builder, instruction: Instruction) -> Step:
         "commit": _commit,
         "ld": _ld,
         "st": _st,
-        "wait::ld": _nothing,
-        "wait::st": _nothing,
-        "fence::before_thread_sync": _nothing,
-        "fence::after_thread_sync": _nothing,
+        "wait::ld": _wait,
+        "wait::st": _wait,
+        "fence::before_thread_sync": _fence,
+        "fence::after_thread_sync": _fence,
     }
     handler = forms.get(instruction.modifiers[0])
     if handler is None:

@@ -16,6 +16,7 @@ from . import descriptors
 from .addressing import address, require_address
 from .synchronisation import uniform
 from .tcgen05_mma import pair_of
+from .tensor_order import order_of
 from .tensor_pipe import TensorPipe, pipe_of, tensor_memory_of
 
 # Shape: rows, bytes of a row.
@@ -65,7 +66,7 @@ def _issue(
     words = descriptors.words_of(where)
     cta.shared.on_async_read(operation, words)
     halves = slice(0, 8)
-    memory.on_write(operation, halves, column, columns, pipe.stamps)
+    memory.on_write(order_of(warp).operation(operation, pipe.dimension), halves, column, columns, pipe.stamps)
     pipe.settle_later(operation, cta.shared.settle, words)
     pipe.settle_later(operation, memory.settle, halves, column, columns)
     warp.grid.queue.add(pipe.stream, operation.on_run(lambda: _carry_out(cta.shared, where, memory, column, quarters)))

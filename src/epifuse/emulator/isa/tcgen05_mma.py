@@ -20,6 +20,7 @@ from . import descriptors
 from .formats import decode
 from .matrix import operand_values
 from .synchronisation import uniform
+from .tensor_order import Access, order_of
 from .tensor_pipe import pipe_of, tensor_memory_of
 
 _KINDS: dict[str, tuple[int, dict[int, str]]] = {
@@ -143,11 +144,12 @@ def _issue(
     pair = [own] if ctas == 1 else pair_of(warp)
     pipe = pipe_of(warp)
     operation = pipe.start(warp, "tcgen05.mma")
-    left = [_a_part(cta, shape, ctas, a, a_in_tensor_memory, operation) for cta in pair]
+    access = order_of(warp).operation(operation, pipe.dimension)
+    left = [_a_part(cta, shape, ctas, a, access if a_in_tensor_memory else operation) for cta in pair]
     right = [_shared_part(cta, b, shape.n // ctas, shape.k, shape.b_type, shape.b_k_major, operation) for cta in pair]
     targets = [_Accumulator(cta, d, shape, ctas) for cta in pair]
     for target in targets:
-        target.check(operation, pipe.stamps)
+        target.check(access, pipe.stamps)
     lanes = _enabled_lanes(masks, len(pair))
 
     def carry_out() -> None:
@@ -183,16 +185,17 @@ def _shared_part(
     return _Operand(cta.shared, where, type_name, k_major)
 
 
-def _a_part(cta: Cta, shape: MmaShape, ctas: int, value: int, in_tensor_memory: bool, operation: Operation) -> _Operand:
+def _a_part(cta: Cta, shape: MmaShape, ctas: int, value: int, agent: Operation | Access) -> _Operand:
+    """A of one CTA; an Access reads it from tensor memory."""
     rows = shape.m // ctas
-    if not in_tensor_memory:
-        return _shared_part(cta, value, rows, shape.k, shape.a_type, shape.a_k_major, operation)
+    if isinstance(agent, Operation):
+        return _shared_part(cta, value, rows, shape.k, shape.a_type, shape.a_k_major, agent)
     memory = tensor_memory_of(cta)
     column, columns = value & 0xFFFF, shape.k * _BYTES[shape.a_type] // 4
     if rows != 128:
         raise DescriptorError(f"A in tensor memory with {rows} rows a CTA is not executed")
     memory.check(column, columns)
-    memory.on_read(operation, slice(0, 8), column, columns)
+    memory.on_read(agent, slice(0, 8), column, columns)
     return _Operand(memory, (slice(0, 128), slice(column, column + columns)), shape.a_type, True)
 
 
@@ -227,9 +230,9 @@ class _Accumulator:
             self.halves = slice(self.lane // 16, 8, 2)
         self.memory.check(self.column, self.columns)
 
-    def check(self, operation: Operation, pipe: set[int]) -> None:
+    def check(self, access: Access, pipe: set[int]) -> None:
         """Check the write against everyone who is not ordered before it."""
-        self.memory.on_write(operation, self.halves, self.column, self.columns, pipe)
+        self.memory.on_write(access, self.halves, self.column, self.columns, pipe)
 
     def _cells(self) -> Array:
         span = self.memory.cells[:, self.column : self.column + self.columns]

@@ -11,17 +11,17 @@ from epifuse_cutedsl.configs.model import Overlap, Persistent, PersistentTimes, 
 from epifuse_cutedsl.configs.sm90 import Sm90Config
 
 # Fitted to the logarithms of times on an H200 (bfloat16, bias and relu, B K-major, four shapes, groups of 1 and 8; root
-# of mean square 0.09): by tile_m, tile_n, ping-pong, cluster. A K tile has 128 bytes whatever the dtype, and 8-bit
-# operands are multiplied twice as fast, so the rows serve them as well.
+# of mean square 0.09): by tile_m, tile_n, ping-pong, cluster, depth. A K tile has 128 bytes whatever the dtype, and
+# 8-bit operands are multiplied twice as fast, so the rows serve them as well.
 # fmt: off
-MEASURED: dict[tuple[int, int, bool, int], PersistentTimes] = {
-    (64, 128, True, 1): PersistentTimes(0.188, 0.32, 1.83),
-    (64, 256, True, 1): PersistentTimes(0.400, 0.22, 1.00),
-    (128, 128, False, 1): PersistentTimes(0.346, 0.60, 0.68),
-    (128, 128, True, 1): PersistentTimes(0.319, 0.81, 1.16),
-    (128, 192, True, 1): PersistentTimes(0.469, 1.14, 2.04),
-    (128, 256, False, 1): PersistentTimes(0.647, 1.42, 2.60),
-    (256, 128, False, 1): PersistentTimes(0.693, 0.24, 2.67),
+MEASURED: dict[tuple[int, int, bool, int, int], PersistentTimes] = {
+    (64, 128, True, 1, 2): PersistentTimes(0.188, 0.32, 1.83),
+    (64, 256, True, 1, 2): PersistentTimes(0.400, 0.22, 1.00),
+    (128, 128, False, 1, 2): PersistentTimes(0.346, 0.60, 0.68),
+    (128, 128, True, 1, 2): PersistentTimes(0.319, 0.81, 1.16),
+    (128, 192, True, 1, 2): PersistentTimes(0.469, 1.14, 2.04),
+    (128, 256, False, 1, 2): PersistentTimes(0.647, 1.42, 2.60),
+    (256, 128, False, 1, 2): PersistentTimes(0.693, 0.24, 2.67),
 }
 # fmt: on
 TRAFFIC = Traffic(2.5, 3.0)
@@ -45,8 +45,9 @@ def estimate_us(config: Sm90Config, group: int, args: GemmArguments, target: Tar
 
 @functools.lru_cache(maxsize=512)
 def times_of(config: Sm90Config) -> PersistentTimes:
-    """A configuration's row; where there is none, what the tensor cores' rate says."""
-    row = MEASURED.get((config.tile_m, config.tile_n, config.pingpong, config.cluster))
+    """A configuration's row, that of two buffers where its own is absent; without any, the tensor cores' rate."""
+    tile = (config.tile_m, config.tile_n, config.pingpong, config.cluster)
+    row = MEASURED.get((*tile, config.depth)) or MEASURED.get((*tile, 2))
     if row is not None:
         return row
     area = config.tile_m * config.tile_n

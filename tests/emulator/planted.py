@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels to plant faults in: a launch of each with several K tiles a stage and three tiles a CTA, ready to repeat.
 
-`python planted.py SEEDS KIND KERNEL ...` prints the table of one kind of faults: each static place, what found it, and for
-those that nothing found why they can change nothing. Run it with src, providers and this folder on PYTHONPATH.
+`python planted.py SEEDS KIND KERNEL ...` prints a table of the faults that have KIND in their kind: each static
+place, and what found it. Run it with src, providers and this folder on PYTHONPATH.
 """
 
 from __future__ import annotations

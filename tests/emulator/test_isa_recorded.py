@@ -11,7 +11,7 @@ from ptxlab import launch, run_columns
 
 from epifuse.emulator.map_rules import MapRequest
 from epifuse.emulator.reports import ExecutionError
-from epifuse.emulator.tensor_map import decode, encode
+from epifuse.emulator.tensor_map import encode
 
 FILE = Path(__file__).parents[1] / "data" / "isa_sm90.npz"
 CASES = list(isa_cases.cases())
@@ -109,12 +109,7 @@ def test_kernel(kernel, recording):
 
 @recorded_only
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k.request], ids=lambda kernel: kernel.name)
-def test_the_drivers_map_has_the_layout_that_is_read(kernel, recording):
+def test_the_drivers_map_is_the_same(kernel, recording):
     if f"{kernel.name}:map" not in recording:
         pytest.skip("not recorded")
-    ours, theirs = (
-        decode(map_of(0x7F0000000000, kernel.request)),
-        decode(recording[f"{kernel.name}:map"].tobytes().ljust(128, b"\0")),
-    )
-    for field in ("address", "type", "sizes", "strides", "box", "swizzle_bytes"):
-        assert getattr(ours, field) == getattr(theirs, field), field
+    assert map_of(0x7F0000000000, kernel.request)[:64] == recording[f"{kernel.name}:map"].tobytes()

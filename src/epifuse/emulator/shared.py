@@ -27,7 +27,10 @@ Words = Array | slice
 class Agent(Protocol):
     """Whoever accesses memory: a warp or an asynchronous operation."""
 
-    clock: Clock
+    @property
+    def clock(self) -> Clock:
+        """What it knows."""
+        ...
 
     @property
     def stamp(self) -> int:

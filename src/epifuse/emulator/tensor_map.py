@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensor maps: the 128 bytes that tensor copies read (PTX ISA, "Tensors", "tensormap object").
 
-The hardware's layout is not public; these fields were found by observation, and they are what CuTe DSL's host code
-writes itself. Fields that it never writes (fill with NaN, element strides, other swizzle atoms) are kept in the last 4
-of the 64 bytes that matter, which it leaves zero.
+The hardware's layout is not public; these fields were found by observation: they are what CuTe DSL's host code writes
+itself, and what the driver of an H200 writes for ranks 1 to 5, bit for bit. Fields that neither was seen to write
+(element strides, other swizzle atoms) are kept in the last 4 of the 64 bytes that matter.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ def encode(request: Request) -> bytes:
     words = [0] * 8
     words[0] = request.address
     words[1] = (rank - 1) << 4 | _FROM_API[request.data_type] << 7 | request.interleave << 11 | swizzle << 13
-    words[1] |= request.l2_promotion << 17 | strides[0] << 32
+    words[1] |= request.fill_nan << 15 | request.l2_promotion << 17 | strides[0] << 32
     words[2] = strides[1] | strides[2] << 32
     words[3] = strides[3]
     words[4] = sizes[0] | sizes[1] << 32
     words[5] = sizes[2] | sizes[3] << 32
     words[6] = sizes[4] | box[0] << 56
-    extra = request.fill_nan | atom << 1 | sum(step << 3 + 3 * index for index, step in enumerate(steps))
+    extra = atom << 1 | sum(step << 3 + 3 * index for index, step in enumerate(steps))
     words[7] = sum(size << 8 * index for index, size in enumerate(box[1:])) | extra << 32
     return _WORDS.pack(*words).ljust(128, b"\0")
 
@@ -149,7 +149,7 @@ def decode(data: bytes) -> TensorMap:
         swizzle_bytes=0 if not swizzle else 16 << swizzle,
         swizzle_atom=extra >> 1 & 3,
         interleave=words[1] >> 11 & 3,
-        fill_nan=bool(extra & 1),
+        fill_nan=bool(words[1] >> 15 & 1),
     )
 
 

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from epifuse import dtypes
 from epifuse.errors import EpifuseError
 
 app = typer.Typer(
@@ -71,13 +70,36 @@ def explain(
     What is not described is the number 1.0, or its default, and is printed as assumed.
     """
     from epifuse.commands import explain as command  # noqa: PLC0415
-    from epifuse.commands.functions import Problem  # noqa: PLC0415
+    from epifuse.commands.functions import problem  # noqa: PLC0415
 
-    element = dtypes.of(dtype)
-    if not accumulator:
-        accumulator = "int32" if element.is_integer else "float64" if element is dtypes.FLOAT64 else "float32"
-    problem = Problem(m, n, k, batch, element, dtypes.of(accumulator))
-    command.run(place, problem, operand or [], context.args, target or [])
+    command.run(place, problem(m, n, k, batch, dtype, accumulator), operand or [], context.args, target or [])
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def tune(
+    context: typer.Context,
+    place: Place,
+    m: Annotated[int, typer.Option("--m", min=0, help="Rows of A and out.")] = 4096,
+    n: Annotated[int, typer.Option("--n", min=0, help="Columns of B and out.")] = 4096,
+    k: Annotated[int, typer.Option("--k", min=0, help="Columns of A, rows of B.")] = 4096,
+    batch: Annotated[int | None, typer.Option("--l", min=0, help="Batches; left out: tensors of rank 2.")] = None,
+    dtype: Annotated[str, typer.Option(help="Element type of A, B and what is not described.")] = "bfloat16",
+    accumulator: Annotated[str, typer.Option(help="accumulator_type; left out: what fits the dtype.")] = "",
+    operand: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=SHAPE[:DTYPE]", help="An operand: --operand C=M,N:float16.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Begin nothing new after so long.")] = 30.0,
+    candidates: Annotated[int, typer.Option(min=1, help="Measure at most so many, best first as predicted.")] = 12,
+) -> None:
+    """Measure the operators for a function on this GPU, and remember the fastest for get_operators.
+
+    Operands are described as for explain.
+    """
+    from epifuse.commands import tune as command  # noqa: PLC0415
+    from epifuse.commands.functions import problem  # noqa: PLC0415
+
+    asked = problem(m, n, k, batch, dtype, accumulator)
+    raise typer.Exit(command.run(place, asked, operand or [], context.args, seconds, candidates))
 
 
 @app.command()
@@ -102,7 +124,9 @@ def check(
         Path | None, typer.Option("--file", help="Judge a file's fused_gemm(A, B, bias, block_m, group) instead.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or emulator; auto: the GPU where there is one.")] = "auto",
-    target: Annotated[str | None, typer.Option(help="Ask for a target's operators, or emulate it: 90a.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Ask for a target's operators, such as 100a; emulated where no GPU runs them.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the random operands.")] = 0,
     limit: Annotated[int, typer.Option(min=0, help="How many operators, best first; 0: all of them.")] = 2,
     only: Annotated[list[str] | None, typer.Option(help="Of epilogues: this operation alone.")] = None,
@@ -119,7 +143,7 @@ def check(
 @app.command()
 def bench(
     op: Annotated[str, typer.Option(help="What is measured: host, or fused_gemm's tiles and groups.")] = "",
-    suite: Annotated[str, typer.Option(help="A named set of problems: h200-bf16-bias-relu, epilogues, host.")] = "",
+    suite: Annotated[str, typer.Option(help="Named problems: h200-bf16-bias-relu, epilogues, b200, host.")] = "",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write JSON there too.")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", help="Of fused_gemm: measure a file's fused_gemm beside ours.")

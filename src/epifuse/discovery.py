@@ -15,6 +15,7 @@ from epifuse.errors import OperandTypeError, Place, UnsupportedError
 from epifuse.metadata import OperatorMetadata
 from epifuse.operator import Operator
 from epifuse.provider import Provider, available_providers, failure, left_out
+from epifuse.runtime import winners
 from epifuse.runtime.rounding import tf32_allowed
 from epifuse.status import Status
 from epifuse.target import TargetLike, TargetSm
@@ -47,6 +48,8 @@ def get_operators(
             the emulated GPU inside ``emulator.device``.
         providers: only these.
         limit: at most so many.
+
+    The order is that of predicted times, behind what ``epifuse.tune`` found fastest on the operands' GPU.
 
     A family that raises is left out, with a ``ProviderWarning``.
 
@@ -132,7 +135,15 @@ def _matching(args: RuntimeArguments, target: TargetSm | None, providers: Sequen
                 fitting.append(operator)
         except Exception as error:  # noqa: BLE001 - as above
             left_out(type(operator), error)
-    return rank(fitting, times)
+    return _winner_first(args, rank(fitting, times))
+
+
+def _winner_first(args: RuntimeArguments, operators: list[Operator]) -> list[Operator]:
+    """With the operator first that ``tune`` found fastest, where it was asked about arguments like these."""
+    found = winners.recall(args, [operator.metadata.operator_name for operator in operators])
+    if found is not None:
+        operators.sort(key=lambda operator: operator.metadata.operator_name != found.operator_name)
+    return operators
 
 
 def rank(operators: Sequence[Operator], times: Sequence[float | None]) -> list[Operator]:

@@ -72,7 +72,7 @@ CACHE_DIR: Setting[Path] = Setting(
     variable="EPIFUSE_CACHE_DIR",
     default=Path("~/.cache/epifuse").expanduser(),
     accepts="a folder that may be written to (it is made when first needed)",
-    summary="Where compiled kernels are kept, so that another process need not compile them again.",
+    summary="Where compiled kernels are kept, and what tune measured, so that another process need do neither again.",
     parse=lambda text: Path(text).expanduser(),
 )
 

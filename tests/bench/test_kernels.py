@@ -5,12 +5,13 @@ import json
 import math
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 import torch
 
 from epifuse.bench import kernels, machine, peers, plot, timing
-from epifuse.bench.kernels import Budget
+from epifuse.bench.kernels import Budget, ProblemResult, SuiteResult
 from epifuse.bench.suites import SUITES, WORKSHOP
 from epifuse.bench.timing import Contender
 from epifuse.bench.workloads import TABLE, Problem, make
@@ -198,3 +199,48 @@ def test_a_picture_of_ours_beside_the_best_peer(tmp_path):
     assert len(data) > 5000
     result.problems.clear()
     plot.save(result, tmp_path / "empty.png")
+
+
+def result_of(*speeds):
+    """A suite in which ours takes 1 us in each problem, and a peer each of the given microseconds; None: no peer."""
+    result = SuiteResult("test", {}, {})
+    for number, us in enumerate(speeds):
+        found = ProblemResult(Problem(16 + number, 24, 8))
+        times = {"epifuse": [1.0] * 8} | ({} if us is None else {"peer": [us] * 8})
+        contenders = [Contender(name, [], []) for name in times]
+        timed = {name: timing.Times(tuple(values), 1, False) for name, values in times.items()}
+        found.rows = kernels.rows(found.problem, contenders, timed, dict.fromkeys(times, 0.0))
+        result.problems.append(found)
+    return result
+
+
+def test_the_verdict_counts_what_is_certainly_slower():
+    verdict = result_of(2.0, 0.98, 0.96, 1.0).verdict()
+    assert verdict.slower == ["bias_relu 18 x 24 x 8"]
+    assert verdict.mean == pytest.approx((2.0 * 0.98 * 0.96) ** 0.25)
+    assert "worst 0.96 [0.96, 0.96] on bias_relu 18 x 24 x 8" in str(verdict)
+
+
+def test_the_verdict_without_peers_and_with_a_wrong_result():
+    assert "No verdict" in str(result_of(None).verdict())
+    assert "Without comparison: bias_relu 17 x 24 x 8." in str(result_of(1.5, None).verdict())
+    wrong = result_of(2.0)
+    wrong.problems[0].rows = [replace(row, right=row.contender != "epifuse") for row in wrong.problems[0].rows]
+    assert str(wrong.verdict()) == "WRONG: epifuse"
+
+
+def test_the_suite_for_a_b200_has_the_shapes_of_the_others_and_larger_ones():
+    large = {(p.m, p.n, p.k) for p in SUITES["b200"] if p.workload == "bias_relu"}
+    assert {(p.m, p.n, p.k) for p in SUITES["h200-bf16-bias-relu"]} < large
+    assert {p.workload for p in SUITES["b200"]} == set(TABLE)
+
+
+@pytest.mark.parametrize("workload", ["bias_relu", "row_column_scale"])
+def test_every_peer_takes_part_or_says_why_not(workload, monkeypatch):
+    monkeypatch.setattr(peers, "_compiled", lambda eager: eager)  # torch.compile's own time is not ours to spend
+    result = kernels.run("test", [Problem(48, 64, 40, workload=workload)], peers.PEERS, "cpu", TINY).problems[0]
+    assert {row.contender for row in result.rows} | set(result.absent) == {
+        p.name for p in (*peers.PEERS, peers.YARDSTICK)
+    }
+    assert {"epifuse", "addmm and elementwise", "torch.compile"} <= {row.contender for row in result.rows}
+    assert all(result.absent.values())

@@ -10,6 +10,8 @@ import torch
 
 from epifuse import cli
 from epifuse.check import fused_gemm
+from epifuse.commands import check
+from epifuse.target import TargetSm
 
 WORKSHOP = Path(__file__).resolve().parents[2] / "examples/workshop"
 without_a_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -158,3 +160,29 @@ def test_a_suite_is_printed_written_and_drawn(shell, tmp_path, monkeypatch):
         assert picture.stat().st_size > 5000
     else:
         assert "matplotlib is not installed" in out
+
+
+@pytest.mark.parametrize(
+    ("here", "target", "device"),
+    [
+        (None, None, "cpu"),
+        (None, "100a", "emulator"),
+        ("100a", "100a", "cuda"),
+        ("100a", "100f", "cuda"),
+        ("90a", "100a", "emulator"),
+        ("90a", None, "cuda"),
+        ("90a", "80", "cuda"),
+    ],
+)
+def test_a_target_that_no_gpu_here_runs_is_emulated(monkeypatch, here, target, device):
+    monkeypatch.setattr(check, "target_of_device", lambda device: TargetSm.ensure(here))
+    assert check._device_for(TargetSm.ensure(target)) == device
+
+
+@without_a_gpu
+def test_the_suite_for_a_b200_is_listed_here(shell):
+    code, out, _ = shell("bench", "--suite", "b200")
+    assert code == 0
+    assert "There is no GPU here" in out
+    for name in ("bias_relu 16384 x 16384 x 4096", "bias_relu 512 x 512 x 512", "swiglu 4096 x 4096 x 4096"):
+        assert name in out

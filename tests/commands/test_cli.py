@@ -3,14 +3,19 @@
 
 import json
 import sys
+from functools import partial
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 import epifuse
 from epifuse import cli
-from epifuse.commands import demo
+from epifuse.commands import demo, functions
+from epifuse.commands import tune as command
 from epifuse.fusion.vocabulary import table
+from epifuse.tune import search
 
 FILE = """
 def scale(accum, bias, alpha):
@@ -151,3 +156,36 @@ def test_no_command_shows_the_help(shell):
     _, out, _ = shell()
     for name in ("demo", "doctor", "explain", "draw", "bench"):
         assert name in out
+
+
+def test_tune_without_a_gpu_says_what_to_do_instead(shell, file, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, _, err = shell("tune", file, "--bias", "N")
+    assert code == 1
+    assert "measures on a GPU" in err
+    assert "epifuse explain" in err
+    assert "Traceback" not in err
+
+
+def test_tune_measures_what_is_described(shell, file, monkeypatch):
+    found = []
+
+    def on_the_cpu(function, problem, described, device):
+        args, assumed = functions.invent(function, problem, described, "cpu")
+        found.append(args)
+        return args, assumed
+
+    def timer(contenders, seconds):
+        return {contender.name: [7.0, 7.5, 8.0] for contender in contenders}
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(command, "functions", SimpleNamespace(**vars(functions) | {"invent": on_the_cpu}))
+    monkeypatch.setattr(command, "tune", partial(search.tune, timer=timer))
+    code, out, _ = shell("tune", file, "--bias", "M,1:float32", "--m", 12, "--n", 8, "--k", 4, "--dtype", "float16")
+    assert code == 0
+    (args,) = found
+    assert args.problem_size == (12, 8, 4, 1)
+    assert dict(zip(args.bound.names.loads, args.loads, strict=True))["bias"].shape == (12, 1)
+    assert all(bool(x.isfinite().all()) for x in (args.A.view, args.B.view, *args.outputs))
+    for part in ("assumed: alpha is the number 1.0", "12 x 8 x 4", "7.5", "1 of 1 operators were measured"):
+        assert part in out

@@ -62,12 +62,12 @@ class ProblemResult:
 
     def best_peer(self) -> Row | None:
         """The fastest right contender that is none of ours."""
-        ours = tuple(row.contender for row in self.rows if row.contender.startswith(OURS))
+        ours = tuple(row.contender for row in self.rows if _is_ours(row.contender))
         return self.best((*ours, peers.YARDSTICK.name))
 
     def best_of_ours(self) -> Row | None:
         """The fastest right one of ours, first in the list or not."""
-        others = tuple(row.contender for row in self.rows if not row.contender.startswith(OURS))
+        others = tuple(row.contender for row in self.rows if not _is_ours(row.contender))
         return self.best(others)
 
 
@@ -82,9 +82,60 @@ class SuiteResult:
     left: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def verdict(self) -> Verdict:
+        """Ours against the best peer of each problem."""
+        pairs = [(found.problem.name, found.ours(), found.best_peer()) for found in self.problems]
+        wrong = [row.contender for p in self.problems for row in p.rows if not row.right and _is_ours(row.contender)]
+        ratios = {
+            name: peer.ratio for name, ours, peer in pairs if ours is not None and peer is not None and peer.ratio
+        }
+        without = [name for name, _, _ in pairs if name not in ratios]
+        return Verdict(ratios, without, wrong)
+
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
+
+
+SLOWER = 1 / 1.03
+"""Ours is called slower than the best peer where it is certainly not as fast as this."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How many times as fast as the best peer ours is, by problem; problems without a peer or without ours; ours that
+    were wrong."""
+
+    ratios: dict[str, Interval]
+    without: list[str]
+    wrong: list[str]
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean; NaN where there is nothing to compare."""
+        logs = [math.log(ratio.median) for ratio in self.ratios.values()]
+        return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+    @property
+    def slower(self) -> list[str]:
+        """Problems on which a peer is faster by more than 3 %, whatever the noise."""
+        return [name for name, ratio in self.ratios.items() if ratio.high < SLOWER]
+
+    def __str__(self) -> str:
+        if self.wrong:
+            return f"WRONG: {', '.join(dict.fromkeys(self.wrong))}"
+        if not self.ratios:
+            return "No verdict: there is no problem on which ours and a peer ran."
+        worst = min(self.ratios, key=lambda name: self.ratios[name].median)
+        text = (
+            f"All of ours right. {self.mean:.3f} x the best peer in the geometric mean of {len(self.ratios)} problems, "
+        )
+        text += f"worst {self.ratios[worst]} on {worst}; slower by more than 3 %: {', '.join(self.slower) or 'none'}."
+        return text + (f" Without comparison: {', '.join(self.without)}." if self.without else "")
+
+
+def _is_ours(contender: str) -> bool:
+    return contender.startswith(OURS)
 
 
 @dataclass(frozen=True)

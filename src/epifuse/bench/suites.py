@@ -21,12 +21,18 @@ _BIAS_RELU = (
     (64, 4096, 4096),
     (16, 8192, 8192),
 )
+_LARGER = ((16384, 16384, 4096), (16384, 8192, 8192))
+"""What a chip with more SMs than an H200 needs to be full for a while."""
 _EPILOGUES = ("bias_gelu", "residual", "two_outputs", "row_column_scale", "aux_relu_store", "swiglu")
 _EPILOGUE_SHAPES = ((8192, 8192, 512), (4096, 4096, 4096), (8192, 14336, 4096))
 
 SUITES: dict[str, tuple[Problem, ...]] = {
     "h200-bf16-bias-relu": tuple(Problem(*shape) for shape in _BIAS_RELU),
     "epilogues": tuple(Problem(*shape, workload=name) for name in _EPILOGUES for shape in _EPILOGUE_SHAPES),
+    "b200": (
+        *(Problem(*shape) for shape in (*_LARGER, *_BIAS_RELU)),
+        *(Problem(*shape, workload=name) for name in _EPILOGUES for shape in _EPILOGUE_SHAPES[:2]),
+    ),
 }
 """Problems by suite. ``host`` stands beside them: it measures no kernel (see ``bench.host``)."""
 

@@ -187,6 +187,7 @@ def suite(name: str, options: Options) -> int:
         for peer, reason in found.absent.items():
             console.print(Text(f"absent: {peer}: {reason}", style="yellow"))
     console.print(_summary(result))
+    console.print(Text(str(result.verdict()), style="bold"))
     _facts(console, result.device, result.versions, result.left, result.notes)
     _write(console, options.output, result.as_json())
     _draw(console, options.plot, result)

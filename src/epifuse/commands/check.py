@@ -21,6 +21,8 @@ from epifuse.check.fused_gemm import Plan
 from epifuse.check.subjects import CheckError, load_lesson
 from epifuse.check.verdict import Report, Section
 from epifuse.commands import screen
+from epifuse.target import TargetSm
+from epifuse.utils.device import target_of_device
 
 SUITES = ("fused_gemm", "epilogues")
 SHOWN = 12
@@ -33,7 +35,8 @@ def run(suite: str, file: Path | None, plan: Plan, output: Path | None, only: tu
     Args:
         suite: ``fused_gemm`` or ``epilogues``.
         file: a learner's file in place of the operators.
-        plan: where, and how much. Device ``auto`` is the GPU where there is one.
+        plan: where, and how much. Device ``auto`` is the GPU where there is one that runs the target's operators;
+            otherwise a named target is emulated.
         output: write JSON there too.
         only: operations of the vocabulary, for ``epilogues``.
 
@@ -45,7 +48,7 @@ def run(suite: str, file: Path | None, plan: Plan, output: Path | None, only: tu
     if file is not None and suite != "fused_gemm":
         raise CheckError("--file holds a fused_gemm.", advice="python -m epifuse check fused_gemm --file my.py")
     if plan.device == "auto":
-        plan = replace(plan, device="cuda" if torch.cuda.is_available() else "cpu")
+        plan = replace(plan, device=_device_for(TargetSm.ensure(plan.target)))
     console = screen.console()
     if suite == "fused_gemm":
         _mapping(console)
@@ -64,6 +67,14 @@ def run(suite: str, file: Path | None, plan: Plan, output: Path | None, only: tu
         output.write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
         console.print(Text(f"written to {output}"))
     return 0 if report else 1
+
+
+def _device_for(target: TargetSm | None) -> str:
+    """The device that is meant where none is named."""
+    here = target_of_device(torch.device("cuda"))
+    if here is None:
+        return "cpu" if target is None else "emulator"
+    return "cuda" if target is None or here.supports_operators_from((target,)) else "emulator"
 
 
 def _mapping(console: Console) -> None:

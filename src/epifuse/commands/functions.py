@@ -45,6 +45,18 @@ class Problem:
         return () if self.batch is None else (self.batch,)
 
 
+def problem(m: int, n: int, k: int, batch: int | None, dtype: str, accumulator: str) -> Problem:
+    """The problem of these options; without ``accumulator`` one that fits the dtype.
+
+    Raises:
+        DtypeError: (a TypeError) a dtype is unknown.
+    """
+    element = dtypes.of(dtype)
+    if not accumulator:
+        accumulator = "int32" if element.is_integer else "float64" if element is dtypes.FLOAT64 else "float32"
+    return Problem(m, n, k, batch, element, dtypes.of(accumulator))
+
+
 def load_function(place: str) -> Callable[..., Any]:
     """The epilogue at ``FILE[:function]``; the file is imported under a name of its own.
 
@@ -136,11 +148,12 @@ def parse_operands(operands: Sequence[str], extra: Sequence[str]) -> dict[str, s
 
 
 def invent(
-    function: Callable[..., Any] | str, problem: Problem, described: Mapping[str, str]
+    function: Callable[..., Any] | str, problem: Problem, described: Mapping[str, str], device: str = ""
 ) -> tuple[GemmArguments, dict[str, str]]:
     """Arguments for a GEMM with this epilogue, and what was assumed of operands that were not described, by name.
 
-    Its tensors are torch's fake ones: they take no memory, whatever their size, and serve discovery alone.
+    Its tensors are torch's fake ones: they take no memory, whatever their size, and serve discovery alone. With a
+    ``device`` they are real ones there, random.
     A parameter without a description is the number 1.0 (or its default); an output has the shape that its value has.
 
     Raises:
@@ -153,14 +166,25 @@ def invent(
             raise EpilogueError(
                 f"The epilogue has no operand {name!r}.", advice=f"It knows {', '.join(names) or 'none'}."
             )
-    with FakeTensorMode():
+    with torch.device(device) if device else FakeTensorMode():
         given: dict[str, Any] = {name: describe(name, text, problem) for name, text in described.items()}
         assumed = _assume(graph, problem, given)
         a = torch.empty(*problem.lead, problem.m, problem.k, dtype=problem.dtype.torch)
         b = torch.empty(*problem.lead, problem.k, problem.n, dtype=problem.dtype.torch)
         out = torch.empty(*problem.lead, problem.m, problem.n, dtype=_output_dtype(problem).torch)
+        if device:
+            for tensor in (a, b, *(value for value in given.values() if isinstance(value, torch.Tensor))):
+                _fill(tensor)
     epilogue = EpilogueArguments(function, **given)
     return GemmArguments(A=a, B=b, out=out, accumulator_type=problem.accumulator, epilogue=epilogue), assumed
+
+
+def _fill(tensor: torch.Tensor) -> None:
+    """Random normal values; integers from -3 to 3."""
+    if tensor.dtype.is_floating_point:
+        tensor.copy_(torch.randn(tensor.shape))
+    else:
+        tensor.copy_(torch.randint(-3, 4, tensor.shape).to(tensor.dtype))
 
 
 def _assume(graph: Graph, problem: Problem, given: dict[str, Any]) -> dict[str, str]:

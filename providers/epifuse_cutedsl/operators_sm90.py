@@ -16,6 +16,7 @@ from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs import times_sm90
 from epifuse_cutedsl.configs.sm90 import WARP_ROWS, WARPGROUP, Sm90Config, Tail, configurations
+from epifuse_cutedsl.configs.sm90_products import KINDS
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
 from epifuse_cutedsl.fuse.fragment import KernelFacts
 from epifuse_cutedsl.fuse.params import traits_of, wanted_run
@@ -28,14 +29,22 @@ from epifuse_cutedsl.tma_operands import tma_operand
 
 def refusal_of_operands(args: GemmArguments) -> str | None:
     """Why the Hopper kernel does not multiply these operands; None where it does."""
-    a, b, accumulator = args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name
-    if (a, b, accumulator) not in Sm90GemmOperator.products:
-        return f"The Hopper kernel multiplies float16 or bfloat16 into float32, not {a} and {b} into {accumulator}"
+    a, b, accumulator = product_of(args)
+    kind = KINDS.get((a, b, accumulator))
+    if kind is None:
+        return f"The Hopper kernel does not multiply {a} and {b} into {accumulator}"
     for name, traits, k_last in (("A", args.A.traits, True), ("B", args.B.traits, False)):
         found = tma_operand(traits, k_last=k_last)
         if isinstance(found, str):
             return f"Tensor copies cannot move {name}: {found}"
+        if found.major not in kind.majors:
+            return f"The Hopper kernel multiplies {name} of {traits.dtype.name} with a stride of 1 along K alone"
     return None
+
+
+def product_of(args: GemmArguments) -> Product:
+    """Names of the dtypes of A, B and the accumulator."""
+    return args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name
 
 
 @CuTeDSLProvider.register
@@ -47,7 +56,7 @@ class Sm90GemmOperator(GemmOperator):
     title = "Hopper kernel"
     targets = (TargetSm("90a"),)
     groups = (1, 8)
-    products = (("float16", "float16", "float32"), ("bfloat16", "bfloat16", "float32"))
+    products = tuple(KINDS)
     main_codes = (*(CODE,) * (2 + MOST_MAPS), *"iiiiiiiii")
     """Struct codes of the tensor maps of A, B and the epilogue's boxes, and of ``kernels.sm90.kernel.NUMBERS``."""
     scratch_numbers = 4 * 128
@@ -64,13 +73,16 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _configurations(cls, product: Product, cc: int, args: GemmArguments | None) -> Iterable[Sm90Config]:
-        return configurations(cc, cls.scratch_bytes(args), Tail() if args is None else cls.tail(args))
+        return configurations(
+            cc, cls.scratch_bytes(args), Tail() if args is None else cls.tail(args), kind=KINDS[product]
+        )
 
     @classmethod
     def _plain_configurations(cls, product: Product, out: DType, cc: int) -> Iterable[Sm90Config]:
         columns = 64 if out.bytes <= 2 else 32
         direct = Tail(True, columns, Box(out.bytes, WARP_ROWS, columns, batched=False).bytes)
-        return configurations(cc, 0, direct) + configurations(cc)
+        kind = KINDS[product]
+        return configurations(cc, 0, direct, kind=kind) + configurations(cc, kind=kind)
 
     @classmethod
     def _config_refusal(cls, config: Sm90Config, args: GemmArguments) -> str | None:
@@ -115,7 +127,8 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _main_kinds(cls, args: GemmArguments) -> tuple[Any, ...]:
-        return args.A.traits.dtype, *(operand.major for operand in operands(args))
+        kind = KINDS[product_of(args)]
+        return kind, *(operand.major for operand in operands(args)), args.problem_size.K == 0
 
     def _facts(self, plan: EpiloguePlan, kinds: Kinds, cc: int) -> KernelFacts:
         config, traits = self.config, kinds.traits

@@ -11,12 +11,10 @@ from epifuse import emulator
 from epifuse.arguments import GemmArguments
 from epifuse.runtime import tensormap
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, Sm90Config
+from epifuse_cutedsl.configs.sm90_products import K_TILE_BYTES
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, maps_of
 from epifuse_cutedsl.gemm_launch import GemmLaunch
 from epifuse_cutedsl.tma_operands import TmaOperand, tma_operand
-
-_BOX = 64
-"""Elements of 16 bits that a row of a box has: 128 bytes, the swizzle's width."""
 
 
 class Sm90Launch(GemmLaunch):
@@ -57,7 +55,7 @@ def operands(args: GemmArguments) -> tuple[TmaOperand, TmaOperand]:
 
 
 def _box(operand: TmaOperand, extent: int, tile_k: int, parts: int) -> tuple[int, int, int]:
-    return (_BOX, (extent if operand.major == "k" else tile_k) // parts, 1)
+    return (K_TILE_BYTES // operand.traits.dtype.bytes, (extent if operand.major == "k" else tile_k) // parts, 1)
 
 
 def _sm_count(device: torch.device) -> int:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Legal tiles of the Hopper kernel: 16-bit operands, float32 accumulators."""
+"""Legal tiles of the Hopper kernel."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
 
+from epifuse_cutedsl.configs.sm90_products import K_TILE_BYTES, KINDS, Part, ProductKind, part_of
 from epifuse_cutedsl.tile.smem import align, limit_bytes
 from epifuse_cutedsl.tile.stage import StageShape, run_that_fits
 
@@ -13,7 +14,6 @@ WARPGROUP = 128
 WARPGROUP_WARPS = 4
 CONSUMERS = 2
 """Warpgroups that multiply and run epilogues; one more loads."""
-ELEMENT_BYTES = 2
 WARP_ROWS = 16
 """Of a wgmma's rows, those that one warp's accumulators are."""
 BLOCK_M = 64
@@ -57,6 +57,10 @@ class Sm90Config:
     """Buffers that a direct epilogue uses by turns; they divide the pieces of a warpgroup's tile."""
     stages: int = 0
     tail: Tail = Tail()
+    element_bytes: int = 2
+    """Bytes of an element of A and of B."""
+    part: Part | None = None
+    """What is summed up at a time, where sums are promoted to float32 after each K tile."""
 
     @property
     def threads(self) -> int:
@@ -99,12 +103,12 @@ class Sm90Config:
     @property
     def a_bytes(self) -> int:
         """Shared memory of a K tile of A."""
-        return self.tile_m * self.tile_k * ELEMENT_BYTES
+        return self.tile_m * self.tile_k * self.element_bytes
 
     @property
     def b_bytes(self) -> int:
         """Shared memory of a K tile of B."""
-        return self.tile_n * self.tile_k * ELEMENT_BYTES
+        return self.tile_n * self.tile_k * self.element_bytes
 
     @property
     def stage_bytes(self) -> int:
@@ -160,19 +164,35 @@ _CLUSTER_TILES = (
 )
 
 
+HALF = KINDS["bfloat16", "bfloat16", "float32"]
+"""What the table is written for; bytes and registers of the other 16-bit kinds are the same."""
+
+
+def _of_kind(row: Sm90Config, kind: ProductKind) -> Sm90Config | None:
+    """A row of the table for a kind; None where its sums do not fit the registers."""
+    size = kind.element_bytes
+    part = part_of(row.blocks, row.tile_n, alternating=row.pingpong) if kind.promoted else None
+    if kind.promoted and part is None:
+        return None
+    return replace(row, tile_k=K_TILE_BYTES // size, element_bytes=size, part=part)
+
+
 @functools.lru_cache(maxsize=256)
 def configurations(
-    cc: int, scratch_bytes: int = 0, tail: Tail = Tail(), *, clusters: bool = False
+    cc: int, scratch_bytes: int = 0, tail: Tail = Tail(), *, kind: ProductKind = HALF, clusters: bool = False
 ) -> tuple[Sm90Config, ...]:
-    """Every configuration with as many stages as fit, where a consumer's epilogue needs ``scratch_bytes`` beside what
-    ``tail`` says.
+    """Every configuration of a kind with as many stages as fit, where a consumer's epilogue needs ``scratch_bytes``
+    beside what ``tail`` says.
 
     With ``clusters``, those that share tiles in clusters too. A staged epilogue takes half of the columns at a time
     where that leaves two more stages, or any at all.
     """
     found: dict[Sm90Config, None] = {}
     for m, n, k, pingpong, cluster, depth in (*_TILES, *(_CLUSTER_TILES if clusters else ())):
-        wide = Sm90Config(m, n, k, pingpong, tail.columns, cluster, depth if tail.direct else 1, tail=tail)
+        row = Sm90Config(m, n, k, pingpong, tail.columns, cluster, depth if tail.direct else 1, tail=tail)
+        wide = _of_kind(row, kind)
+        if wide is None:
+            continue
         narrow = wide if tail.direct else replace(wide, epilogue_n=tail.columns // 2)
         stages, more = (_stages(config, limit_bytes(cc), scratch_bytes) for config in (wide, narrow))
         best, stages = (wide, stages) if stages + 1 >= more and stages >= _LEAST_STAGES else (narrow, more)

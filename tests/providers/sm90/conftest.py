@@ -10,7 +10,8 @@ import epifuse as ops
 from epifuse_cpu.evaluate import evaluate
 from epifuse_cpu.gemm import accumulate
 from epifuse_cutedsl.configs.sm90 import configurations
-from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator
+from epifuse_cutedsl.configs.sm90_products import KINDS
+from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator, product_of
 
 BIAS_RELU = "def epi(accum, bias): D = relu(accum + bias); return D"
 
@@ -49,7 +50,8 @@ def arguments(size, text=BIAS_RELU, majors="kk", batches=0, dtype=torch.bfloat16
 
 def operator_of(args, mode, tile, group=1, depth=None, cluster=1):
     """The Hopper operator of a mode ("cooperative", "pingpong") and tile for the device that is emulated."""
-    for config in configurations(90, Sm90GemmOperator.scratch_bytes(args), Sm90GemmOperator.tail(args), clusters=True):
+    scratch, tail, kind = Sm90GemmOperator.scratch_bytes(args), Sm90GemmOperator.tail(args), KINDS[product_of(args)]
+    for config in configurations(90, scratch, tail, kind=kind, clusters=True):
         found = (config.tile_m, config.tile_n, config.cluster, config.pingpong)
         if found == (*tile, cluster, mode == "pingpong") and depth in (None, config.depth):
             return Sm90GemmOperator.operator_of(args, config, group)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic on registers of bits: ``mov``, ``prmt``, ``fma``, ``cvt.rna.tf32``."""
+"""Arithmetic on registers of bits: ``mov``, ``prmt``, ``add``, ``fma``, ``cvt``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ def zero(bits: int = 32) -> Any:
 def prmt(low: Any, high: Any, selector: int) -> Any:
     """``prmt.b32``: four bytes picked of eight; a hexadecimal digit of the selector, lowest first, names each."""
     return emit(f"prmt.b32 {{$w0}}, {{$r0}}, {{$r1}}, {selector:#06x};", [Int32], [low, high])[0]
+
+
+def add_f32(a: Any, b: Any) -> Any:
+    """``add.rn.f32`` on bits."""
+    return emit("add.rn.f32 {$w0}, {$r0}, {$r1};", [Int32], [a, b])[0]
+
+
+def widen_f16x2(word: Any) -> tuple[Any, ...]:
+    """The two float16 of a word, low one first, as float32 bits."""
+    text = "{\n.reg .b16 l, h;\nmov.b32 {l, h}, {$r0};\ncvt.f32.f16 {$w0}, l;\ncvt.f32.f16 {$w1}, h;\n}"
+    return emit(text, [Int32, Int32], [word])
 
 
 def fma_f32(a: Any, b: Any, c: Any) -> Any:

@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cutlass import Int64
+from cutlass import Int32, Int64
 
 from epifuse_cutedsl import compat
+from epifuse_cutedsl.configs.sm90_products import ProductKind
 from epifuse_cutedsl.kernels.ptx.asm import emit
 
 INSTRUCTION_M = 64
-INSTRUCTION_K_BYTES = 32
 SWIZZLE_128B_BYTES = 128
 ATOM_ROWS = 8
 """Rows of one swizzle atom of 128 bytes each."""
 _ADDRESS_MASK = 0x3FFFF
 _SWIZZLE_128B = 1
 """In bits 62 and 63 of a matrix descriptor."""
-_ELEMENTS = {"float16": "f16", "bfloat16": "bf16"}
 
 
 def fence() -> None:
@@ -69,24 +68,48 @@ def moved(matrix: Any, size_bytes: int) -> Any:
 
 
 def mma_async(
-    dtype: str, n: int, accumulators: Sequence[Any], a: Any, b: Any, *, a_k_major: bool, b_k_major: bool
+    kind: ProductKind,
+    n: int,
+    accumulators: Sequence[Any],
+    a: Any,
+    b: Any,
+    *,
+    add: bool = True,
+    a_k_major: bool = True,
+    b_k_major: bool = True,
 ) -> list[Any]:
-    """``accumulators += A B`` of 64 rows, ``n`` columns (8 to 256) and 16 positions of K; operands of 16 bits.
+    """``accumulators + A B``, or ``A B`` alone without ``add``: 64 rows, ``n`` columns (8 to 256) and 32 bytes of K.
 
-    ``a`` and ``b`` are descriptors (Int64); the ``n / 2`` accumulators of a thread are those of float32.
+    ``a`` and ``b`` are descriptors (Int64). A thread has ``accumulator_registers`` accumulators.
     """
-    count = n // 2
+    count = accumulator_registers(kind, n)
     assert len(accumulators) == count
     assert n % 8 == 0
-    element = _ELEMENTS[dtype]
     registers = ", ".join(f"${i}" for i in range(count))
     first = 2 * count
+    condition = "eq" if add else "ne"
+    options = "" if kind.integer else ", 1, 1"
+    if kind.element_bytes == 2:
+        options += f", {int(not a_k_major)}, {int(not b_k_major)}"
+    else:
+        assert a_k_major
+        assert b_k_major
     text = (
-        f"{{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\n"
-        f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{element}.{element} {{{registers}}}, ${first}, ${first + 1}, "
-        f"add, 1, 1, {int(not a_k_major)}, {int(not b_k_major)};\n}}"
+        f"{{\n.reg .pred add;\nsetp.{condition}.u32 add, 0, 0;\n"
+        f"wgmma.mma_async.sync.aligned.m64n{n}k{kind.instruction_k}.{kind.types} {{{registers}}}, ${first}, "
+        f"${first + 1}, add{options};\n}}"
     )
     return compat.inline_asm_in_place(text, accumulators, [a, b])
+
+
+def accumulator_registers(kind: ProductKind, n: int) -> int:
+    """Registers of a thread for 64 rows and ``n`` columns."""
+    return n // 4 if kind.packed else n // 2
+
+
+def undefined(count: int) -> list[Any]:
+    """``count`` registers that hold anything, for products that do not add to them."""
+    return list(emit(f"// {', '.join(f'{{$w{i}}}' for i in range(count))}", [Int32] * count))
 
 
 def setmaxnreg(registers: int, *, increase: bool) -> None:

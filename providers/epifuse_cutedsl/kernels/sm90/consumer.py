@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Int32, cute
+from cutlass import cute
 
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, CONSUMERS, WARPGROUP
+from epifuse_cutedsl.configs.sm90_products import INSTRUCTION_K_BYTES, K_TILE_BYTES, Part, ProductKind
 from epifuse_cutedsl.kernels.ptx import alu, mbarrier, wgmma
 from epifuse_cutedsl.kernels.ptx.asm import emit
 from epifuse_cutedsl.kernels.sm80.stage import Placed
@@ -40,12 +42,18 @@ class Turns:
 
 @dataclass(frozen=True)
 class Product:
-    """What one warpgroup multiplies: ``blocks`` times 64 rows from ``row_bytes`` of A's tile on, all columns of B's."""
+    """What one warpgroup multiplies: ``blocks`` times 64 rows from a block of A's tile on, all columns of B's.
+
+    ``part``: with promotion, what is summed up at a time.
+    """
 
     a: OperandTile
     b: OperandTile
-    dtype: str
+    kind: ProductKind
     blocks: int
+    part: Part | None = None
+    empty: bool = False
+    """Whether K is 0."""
 
     @property
     def each(self) -> int:
@@ -53,30 +61,87 @@ class Product:
         return self.b.extent // 2
 
     @property
+    def registers(self) -> int:
+        """Registers that the instructions' accumulators take, without promotion."""
+        return self.blocks * wgmma.accumulator_registers(self.kind, self.b.extent)
+
+    @property
     def steps(self) -> int:
         """Instructions of a block in one K tile."""
-        return self.a.tile_k * 2 // wgmma.INSTRUCTION_K_BYTES
+        return K_TILE_BYTES // INSTRUCTION_K_BYTES
 
-    def multiply(self, accumulators: list[Any], a_address: Any, b_address: Any) -> list[Any]:
-        """Issue one K tile's products."""
+    @property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """Block and first column of each part, in the order in which they are multiplied."""
+        assert self.part is not None
+        return tuple((block, n) for block in range(self.blocks) for n in range(0, self.b.extent, self.part.n))
+
+    def multiply(self, accumulators: list[Any] | None, a_address: Any, b_address: Any) -> list[Any]:
+        """Issue one K tile's products as a group; None: there is nothing to add to."""
+        found = wgmma.undefined(self.registers) if accumulators is None else list(accumulators)
+        each = self.registers // self.blocks
+        wgmma.fence()
+        for step in range(self.steps):
+            for block in range(self.blocks):
+                mine = slice(block * each, (block + 1) * each)
+                add = step > 0 or accumulators is not None
+                found[mine] = self._issue(found[mine], a_address, b_address, step, (block, 0), add)
+        wgmma.commit_group()
+        return found
+
+    def promoted(self, sums: list[Any], a_address: Any, b_address: Any, read: Any) -> list[Any]:
+        """``sums`` (float32 bits) and one K tile's products, part by part; ``read()`` is called when it has been read.
+
+        With two buffers, a part is added while the next one is multiplied.
+        """
+        assert self.part is not None
+        found, parts, waiting = list(sums), self.parts, []
+        ahead = self.part.buffers - 1
+        for index in range(len(parts) + ahead):
+            if index < len(parts):
+                waiting.append(self._part(a_address, b_address, parts[index]))
+            if index < ahead:
+                continue
+            values = wgmma.wait_group(len(waiting) - 1, waiting.pop(0))
+            if index == len(parts) + ahead - 1:
+                read()
+            block, first = parts[index - ahead]
+            for place, value in enumerate(values, block * self.each + first // 2):
+                found[place] = alu.add_f32(found[place], value)
+        return found
+
+    def _part(self, a_address: Any, b_address: Any, place: tuple[int, int]) -> list[Any]:
+        """Issue one K tile's products of the part at ``place`` (block, first column) as a group."""
+        assert self.part is not None
+        found = wgmma.undefined(self.part.n // 2)
+        wgmma.fence()
+        for step in range(self.steps):
+            found = self._issue(found, a_address, b_address, step, place, step > 0)
+        wgmma.commit_group()
+        return found
+
+    def _issue(
+        self, accumulators: list[Any], a_address: Any, b_address: Any, step: int, place: tuple[int, int], add: bool
+    ) -> list[Any]:
+        block, first = place
         a = wgmma.at(self.a.descriptor, a_address)
         b = wgmma.at(self.b.descriptor, b_address)
-        found = list(accumulators)
-        for step in range(self.steps):
-            right = wgmma.moved(b, step * self.b.step_bytes)
-            for block in range(self.blocks):
-                left = wgmma.moved(a, self.a.position_bytes(block * BLOCK_M) + step * self.a.step_bytes)
-                mine = slice(block * self.each, (block + 1) * self.each)
-                found[mine] = wgmma.mma_async(
-                    self.dtype,
-                    self.b.extent,
-                    found[mine],
-                    left,
-                    right,
-                    a_k_major=self.a.k_major,
-                    b_k_major=self.b.k_major,
-                )
-        return found
+        return wgmma.mma_async(
+            self.kind,
+            self.part.n if self.part else self.b.extent,
+            accumulators,
+            wgmma.moved(a, self.a.position_bytes(block * BLOCK_M) + step * self.a.step_bytes),
+            wgmma.moved(b, self.b.position_bytes(first) + step * self.b.step_bytes),
+            add=add,
+            a_k_major=self.a.k_major,
+            b_k_major=self.b.k_major,
+        )
+
+    def results(self, accumulators: list[Any]) -> list[Any]:
+        """Accumulators as the epilogue takes them: float16 ones are widened."""
+        if not self.kind.packed:
+            return accumulators
+        return [value for word in accumulators for value in alu.widen_f16x2(word)]
 
     def columns(self, accumulators: list[Any], block: int, first: int, columns: int) -> list[Any]:
         """The accumulators of ``columns`` columns from ``first`` on, of one block, as they lie."""
@@ -99,28 +164,70 @@ class Product:
         return Placed(m=warp * 16 + (lane >> 2), n=(lane & 3) * 2, registers=registers, widths=(1, 2))
 
 
-@cute.jit
 def run(
     product: Product, ring: Ring, stage: Any, parity: Any, row_bytes: Any, lane: Any, k_tiles: Any, issued: Any
 ) -> Any:
     """One tile's accumulators, and the ring's next stage and parity; ``row_bytes`` is where the rows begin in A's tile.
 
-    A stage is given back when the products after its own have been issued.
     ``issued()`` is called when all products have been.
     """
-    accumulators = [alu.zero() for _ in range(product.blocks * product.each)]
+    run_it = _run_empty if product.empty else _run if product.part is None else _run_promoting
+    return run_it(product, ring, stage, parity, row_bytes, lane, k_tiles, issued)
+
+
+def _run_empty(
+    product: Product, ring: Ring, stage: Any, parity: Any, row_bytes: Any, lane: Any, k_tiles: Any, issued: Any
+) -> Any:
+    """``run`` where K is 0."""
+    issued()
+    return [alu.zero() for _ in range(product.blocks * product.each)], stage, parity
+
+
+@cute.jit
+def _run(
+    product: Product, ring: Ring, stage: Any, parity: Any, row_bytes: Any, lane: Any, k_tiles: Any, issued: Any
+) -> Any:
+    """``run`` with one set of accumulators. A stage is given back when the products after its own have been issued.
+
+    The first K tile stands before the loop, as it adds to nothing. A branch round it, for K = 0, would have the
+    assembler wait for each product where zeros and products meet.
+    """
     before = stage
-    for k_tile in cutlass.range(k_tiles, unroll=1):
+    mbarrier.wait_parity(ring.full(stage), parity)
+    accumulators = product.multiply(None, *_operands(ring, stage, row_bytes))
+    stage, parity = ring.after(stage, parity)
+    for _ in cutlass.range(1, k_tiles, unroll=1):
         mbarrier.wait_parity(ring.full(stage), parity)
-        address = ring.address(stage)
-        wgmma.fence()
-        accumulators = product.multiply(accumulators, address + row_bytes, address + ring.config.a_bytes)
-        wgmma.commit_group()
+        accumulators = product.multiply(accumulators, *_operands(ring, stage, row_bytes))
         accumulators = wgmma.wait_group(1, accumulators)
-        ring.give_back(before, lane, k_tile > 0)
+        ring.give_back(before, lane)
         before = stage
         stage, parity = ring.after(stage, parity)
     issued()
     accumulators = wgmma.wait_group(0, accumulators)
-    ring.give_back(before, lane, k_tiles > Int32(0))
-    return accumulators, stage, parity
+    ring.give_back(before, lane)
+    return product.results(accumulators), stage, parity
+
+
+@cute.jit
+def _run_promoting(
+    product: Product, ring: Ring, stage: Any, parity: Any, row_bytes: Any, lane: Any, k_tiles: Any, issued: Any
+) -> Any:
+    """``run`` with promotion after each K tile.
+
+    No product is under way at the loop's end: where one is, the assembler lets nothing read another one's registers.
+    """
+    sums = [alu.zero() for _ in range(product.blocks * product.each)]
+    for _ in cutlass.range(k_tiles, unroll=1):
+        mbarrier.wait_parity(ring.full(stage), parity)
+        read = functools.partial(ring.give_back, stage, lane)
+        sums = product.promoted(sums, *_operands(ring, stage, row_bytes), read)
+        stage, parity = ring.after(stage, parity)
+    issued()
+    return sums, stage, parity
+
+
+def _operands(ring: Ring, stage: Any, row_bytes: Any) -> tuple[Any, Any]:
+    """Where a warpgroup's rows of A and all columns of B lie."""
+    address = ring.address(stage)
+    return address + row_bytes, address + ring.config.a_bytes

@@ -13,6 +13,7 @@ from typing import Any
 
 from cutlass import Int32
 
+from epifuse import dtypes
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, WARP_ROWS, Sm90Config
 from epifuse_cutedsl.fuse.boxes import Box, Boxes
 from epifuse_cutedsl.fuse.control import when
@@ -47,6 +48,8 @@ class DirectTail:
     memory: Memory
     maps: list[Any]
     lane: Any
+    accumulator: str = "float32"
+    """Dtype of the accumulators' registers."""
 
     @property
     def boxes(self) -> Boxes:
@@ -124,7 +127,7 @@ class DirectTail:
             cluster.sync_warp()
         state = bound.tile_begin(places, words)
         staged = self._staged(buffer)
-        dtype = self.epilogue.plan.accumulator_dtype
+        dtype = dtypes.of(self.accumulator)
         values = [unpack([word], dtype, 1, dtype)[0] for word in registers]
         state = bound.visit(replace(places, registers=values), pieces, state, staged)
         if self.boxes.output_bytes:

@@ -44,6 +44,7 @@ class StagedTail:
     parameters: list[Any]
     extents: Extents
     memory: Memory
+    accumulator: str = "float32"
 
     def tiles(self, batch: Any, m: Any, n: Any, thread: Any) -> list[TileCoordinates]:
         """The pieces of a warpgroup's rows, which begin at (m, n)."""
@@ -99,7 +100,7 @@ class StagedTail:
 
         def visit(line: Any, address: Any, pieces: list[Any], state: list[Any]) -> tuple[Any, ...]:
             places = self._places(tile, line, place)
-            registers = stage.read(shape, address, "float32")
+            registers = stage.read(shape, address, self.accumulator)
             following = line + shape.lines_per_step
             ahead = cutlass.select_(following < shape.lines, following, line)
             next_pieces = bound.load_step(self._places(tile, ahead, place))

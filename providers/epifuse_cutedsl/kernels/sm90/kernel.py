@@ -9,9 +9,9 @@ import cutlass
 from cutlass import Int32, Uint8, cute
 from cutlass.cute import arch
 
-from epifuse.dtypes import DType
 from epifuse_cutedsl import compat
 from epifuse_cutedsl.configs.sm90 import CONSUMERS, WARPGROUP, WARPGROUP_WARPS, Sm90Config
+from epifuse_cutedsl.configs.sm90_products import ProductKind
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.fragment import Extents
@@ -44,13 +44,15 @@ PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
 
 
 class Sm90Gemm:
-    """The Hopper kernel for one configuration, 16-bit operands of one dtype, float32 accumulators, an epilogue."""
+    """The Hopper kernel for one configuration, kind of product, majors of A and B, and epilogue; ``empty``: K is 0."""
 
-    def __init__(self, config: Sm90Config, dtype: DType, a_major: str, b_major: str, epilogue: Any) -> None:
-        self.config, self.dtype, self.epilogue = config, dtype, epilogue
+    def __init__(
+        self, config: Sm90Config, kind: ProductKind, a_major: str, b_major: str, empty: bool, epilogue: Any
+    ) -> None:
+        self.config, self.epilogue = config, epilogue
         self.a = OperandTile(config.tile_m, config.tile_k, a_major == "k")
         self.b = OperandTile(config.tile_n, config.tile_k, b_major == "k", config.cluster)
-        self.product = consumer.Product(self.a, self.b, dtype.name, config.blocks)
+        self.product = consumer.Product(self.a, self.b, kind, config.blocks, config.part, empty)
         self.stage = config.stage_shape(epilogue.axis, epilogue.run)
 
     @property
@@ -73,7 +75,11 @@ class Sm90Gemm:
         """Launch persistent CTAs. The numbers are ``NUMBERS``, then the epilogue's."""
         anything = compat.some_tensor_map(numbers[0])
         self.kernel(*([anything] * MAPS), numbers).launch(
-            grid=list(self.cluster), block=list(self.block), cluster=list(self.cluster), smem=self.smem_bytes
+            grid=list(self.cluster),
+            block=list(self.block),
+            cluster=list(self.cluster),
+            smem=self.smem_bytes,
+            min_blocks_per_mp=1,  # or the assembler knows no number of registers to start from, and keeps to it
         )
 
     @cute.kernel
@@ -142,14 +148,15 @@ class Sm90Gemm:
         config, staged, scratch = self.config, self.config.staged_bytes, self.epilogue.scratch_bytes
         first = base + self._staged
         mine, shared_scratch = first + warpgroup * staged, first + CONSUMERS * staged + warpgroup * scratch
+        accumulator = self.product.kind.result
         if not config.tail.direct:
             memory = epilogue.Memory(mine, shared_scratch, warpgroup + 1)
-            return epilogue.StagedTail(config, self.stage, self.epilogue, parameters, extents, memory)
+            return epilogue.StagedTail(config, self.stage, self.epilogue, parameters, extents, memory, accumulator)
         warp = arch.make_warp_uniform(thread >> 5)
         arrived = base + self._barriers + Ring.barriers_bytes(config)
         arrived = arrived + (warpgroup * WARPGROUP_WARPS + warp) * (config.depth * mbarrier.BYTES)
         own = direct.Memory(mine + warp * config.warp_bytes, arrived, shared_scratch, warpgroup + 1)
-        return direct.DirectTail(config, self.epilogue, parameters, extents, own, maps, thread & 31)
+        return direct.DirectTail(config, self.epilogue, parameters, extents, own, maps, thread & 31, accumulator)
 
     @property
     def _barriers(self) -> int:

@@ -13,20 +13,21 @@ from typing import Any
 import cutlass
 from cutlass import Int32
 
-from epifuse_cutedsl.configs.sm90 import ELEMENT_BYTES, Sm90Config
+from epifuse_cutedsl.configs.sm90 import Sm90Config
+from epifuse_cutedsl.configs.sm90_products import INSTRUCTION_K_BYTES, K_TILE_BYTES
 from epifuse_cutedsl.kernels.ptx import mbarrier, wgmma
 
-BOX = wgmma.SWIZZLE_128B_BYTES // ELEMENT_BYTES
-"""Elements in a row of a box: what the swizzle spans."""
+BOX = K_TILE_BYTES // 2
+"""Elements of 16 bits in a row of a box: what the swizzle spans. Those of 8 bits are K-major, in a single box."""
 _ATOM_BYTES = wgmma.ATOM_ROWS * wgmma.SWIZZLE_128B_BYTES
-_STEP = wgmma.INSTRUCTION_K_BYTES // ELEMENT_BYTES
+_STEP = INSTRUCTION_K_BYTES // 2
 
 
 @dataclass(frozen=True)
 class OperandTile:
     """A K tile of A or B, ``extent`` along M or N, in shared memory.
 
-    K-major: one box with rows of 64 positions of K. MN-major: boxes of 64 positions of M or N with rows of K.
+    K-major: one box with rows of 128 bytes of K. MN-major (16 bits): boxes of 64 positions of M or N with rows of K.
     """
 
     extent: int
@@ -63,11 +64,11 @@ class OperandTile:
     @property
     def step_bytes(self) -> int:
         """From one instruction's positions of K to the next ones'."""
-        return wgmma.INSTRUCTION_K_BYTES if self.k_major else _STEP * wgmma.SWIZZLE_128B_BYTES
+        return INSTRUCTION_K_BYTES if self.k_major else _STEP * wgmma.SWIZZLE_128B_BYTES
 
     def position_bytes(self, position: int) -> int:
-        """Where position ``position`` of M or N (a multiple of 64) begins."""
-        assert position % BOX == 0
+        """Where position ``position`` of M or N (a multiple of 8; of 64 in an MN-major tile) begins."""
+        assert position % (wgmma.ATOM_ROWS if self.k_major else BOX) == 0
         return position * wgmma.SWIZZLE_128B_BYTES if self.k_major else position // BOX * self.box_bytes
 
 
@@ -79,12 +80,12 @@ class Ring:
     base: Any
     barriers: Any
 
-    def give_back(self, stage: Any, lane: Any, condition: Any) -> None:
-        """A warp has read a stage (where the condition holds): tell every CTA that copies into it."""
+    def give_back(self, stage: Any, lane: Any) -> None:
+        """A warp has read a stage: tell every CTA that copies into it."""
         if self.config.cluster == 1:
-            mbarrier.arrive(self.empty(stage), condition & (lane == 0))
+            mbarrier.arrive(self.empty(stage), lane == 0)
         else:
-            mbarrier.arrive_cluster(self.empty(stage), lane, condition & (lane < self.config.cluster))
+            mbarrier.arrive_cluster(self.empty(stage), lane, lane < self.config.cluster)
 
     def address(self, stage: Any) -> Any:
         """Where A's tile of a stage lies; B's follows it."""

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``wgmma`` multiplies: one row for each combination of dtypes of A, B and the accumulator.
+
+PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async": shapes, types, and which of them take
+matrices of either major.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+INSTRUCTION_K_BYTES = 32
+"""K of one instruction, whatever the dtype."""
+K_TILE_BYTES = 128
+"""K of a tile in the ring: what the widest swizzle spans."""
+MOST_ACCUMULATORS = 192
+"""Registers a thread that may hold sums; the other 40 of a consumer hold addresses and the like."""
+_LEAST_PART = 64
+"""Columns of an instruction below which it waits for shared memory: it reads 2 KiB of A and ``32 n`` bytes of B at 128
+bytes a clock, and multiplies in ``n / 2`` clocks."""
+
+# PTX name and bytes of an element, by dtype.
+_ELEMENTS = {
+    "float16": ("f16", 2),
+    "bfloat16": ("bf16", 2),
+    "float8_e4m3fn": ("e4m3", 1),
+    "float8_e5m2": ("e5m2", 1),
+    "int8": ("s8", 1),
+    "uint8": ("u8", 1),
+}
+_ACCUMULATORS = {"float32": "f32", "float16": "f16", "int32": "s32"}
+
+
+@dataclass(frozen=True, slots=True)
+class ProductKind:
+    """One row: dtypes of A, B and the accumulator by name."""
+
+    a: str
+    b: str
+    accumulator: str
+    promoted: bool = False
+    """Whether each K tile is summed up by itself and then added in float32: the tensor cores keep few bits of sums of
+    8-bit floats (14 on Hopper, as DeepSeek-V3's report found: arXiv 2412.19437, section 3.3.2)."""
+
+    @property
+    def types(self) -> str:
+        """The instruction's type suffixes: accumulator, A, B."""
+        return f"{_ACCUMULATORS[self.accumulator]}.{_ELEMENTS[self.a][0]}.{_ELEMENTS[self.b][0]}"
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element of A and of B."""
+        return _ELEMENTS[self.a][1]
+
+    @property
+    def instruction_k(self) -> int:
+        """Positions of K of one instruction."""
+        return INSTRUCTION_K_BYTES // self.element_bytes
+
+    @property
+    def result(self) -> str:
+        """The dtype in which the epilogue finds accumulators: float16 ones are widened."""
+        return "int32" if self.accumulator == "int32" else "float32"
+
+    @property
+    def packed(self) -> bool:
+        """Whether a register holds two accumulators."""
+        return self.accumulator == "float16"
+
+    @property
+    def integer(self) -> bool:
+        """Whether the accumulators are integers."""
+        return self.accumulator == "int32"
+
+    @property
+    def majors(self) -> tuple[str, ...]:
+        """Majors that A and B may have: elements of 8 bits lie along K."""
+        return ("k", "mn") if self.element_bytes == 2 else ("k",)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a promoted product sums up at a time: ``n`` columns of 64 rows, in ``buffers`` sets of registers by turns.
+
+    With two buffers a part is added while the next one is multiplied; with one, the other warpgroup multiplies.
+    """
+
+    n: int
+    buffers: int
+
+
+def part_of(blocks: int, tile_n: int, *, alternating: bool) -> Part | None:
+    """The widest part with which a warpgroup's tile of ``blocks`` times 64 rows fits the registers; None without one.
+
+    ``alternating``: one warpgroup multiplies at a time, so that it needs two buffers, and parts in pairs for them.
+    """
+    buffers = 2 if alternating else 1
+    for parts in (1, 2, 4):
+        n = tile_n // parts
+        if tile_n % parts or n % 8 or n < _LEAST_PART or blocks * parts % buffers:
+            continue
+        if (blocks * tile_n + buffers * n) // 2 <= MOST_ACCUMULATORS:
+            return Part(n, buffers)
+    return None
+
+
+_FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+_INTEGERS = ("int8", "uint8")
+_KINDS = (
+    ProductKind("float16", "float16", "float32"),
+    ProductKind("bfloat16", "bfloat16", "float32"),
+    ProductKind("float16", "float16", "float16"),
+    *(ProductKind(a, b, "float32", promoted=True) for a in _FLOAT8 for b in _FLOAT8),
+    *(ProductKind(a, b, "int32") for a in _INTEGERS for b in _INTEGERS),
+)
+KINDS: dict[tuple[str, str, str], ProductKind] = {(kind.a, kind.b, kind.accumulator): kind for kind in _KINDS}
+"""The rows by dtype names of A, B and the accumulator."""

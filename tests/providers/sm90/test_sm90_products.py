@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every product of the Hopper kernel, run: dtypes of A, B and the accumulator, tiles of both modes, exact on integers.
+
+The compiled kernels differ by dtypes and configuration, so that each dtype has every tile, and each mix of dtypes two.
+"""
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass")
+
+import epifuse as ops
+from epifuse import dtypes
+from epifuse_cutedsl.configs.sm90 import Tail, configurations
+from epifuse_cutedsl.configs.sm90_products import KINDS, MOST_ACCUMULATORS, part_of
+from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator, refusal_of_operands
+
+TILES = (
+    ("cooperative", (128, 256)),
+    ("cooperative", (256, 128)),
+    ("pingpong", (128, 128)),
+    ("pingpong", (64, 256)),
+    ("cooperative", (128, 128)),
+    ("pingpong", (64, 128)),
+)
+"""Those that every kind has."""
+E4M3, E5M2, INT8, UINT8, HALF = "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "float16"
+
+
+def arguments(hopper, product, size, text="def epi(accum, bias): D = relu(accum + bias); return D", batches=0, **more):
+    """K-major operands of small integers (none below 0 where unsigned) and an epilogue, D float32 unless given."""
+    a_type, b_type, accumulator = (dtypes.of(name).torch for name in product)
+    m, n, k = size
+    lead = (batches,) if batches else ()
+    a, b = hopper.integers(*lead, m, k), hopper.integers(*lead, k, n, seed=1)
+    a, b = (x.abs() if name == UINT8 else x for x, name in zip((a, b), product, strict=False))
+    a, b = hopper.placed(a.to(a_type), "row"), hopper.placed(b.to(b_type), "column")
+    operands = more or {"bias": hopper.integers(n), "D": torch.full((*lead, m, n), float("nan"))}
+    out = torch.empty(*lead, m, n, dtype=accumulator)
+    return ops.GemmArguments(a, b, out, accumulator, ops.EpilogueArguments(text, **operands))
+
+
+@pytest.mark.parametrize(("mode", "tile"), TILES)
+@pytest.mark.parametrize(
+    "product", [(E4M3, E4M3, "float32"), (INT8, INT8, "int32"), (HALF, HALF, HALF)], ids=lambda p: p[0] + p[2]
+)
+def test_ragged_tiles_are_exact_and_ctas_take_several(hopper, product, mode, tile):
+    # Three K tiles and a bit: every part of a promoted sum is added several times, and each buffer used again.
+    size = (2 * tile[0] + 3, tile[1] + 10, 3 * 128 + 16)
+    hopper.run(arguments(hopper, product, size), mode, tile, sm_count=2, seed=3)
+
+
+@pytest.mark.parametrize(("mode", "tile"), [("cooperative", (128, 128)), ("pingpong", (64, 128))])
+@pytest.mark.parametrize("product", [p for p in KINDS if p[0] != p[1]], ids="-".join)
+def test_mixes_of_two_dtypes(hopper, product, mode, tile):
+    hopper.run(arguments(hopper, product, (140, 150, 272)), mode, tile, sm_count=1, seed=1)
+
+
+@pytest.mark.parametrize("k", [0, 16, 128, 144, 1040])
+@pytest.mark.parametrize("mode", ["cooperative", "pingpong"])
+@pytest.mark.parametrize("product", [(E4M3, E4M3, "float32"), (INT8, INT8, "int32")], ids=lambda p: p[0])
+def test_k_tails_and_wraps_of_the_ring(hopper, product, k, mode):
+    hopper.run(arguments(hopper, product, (130, 140, k)), mode, (128, 128), sm_count=1, seed=k)
+
+
+@pytest.mark.parametrize(("mode", "tile"), [("cooperative", (256, 128)), ("pingpong", (128, 128))])
+def test_clusters_share_8_bit_tiles(hopper, mode, tile):
+    args = arguments(hopper, (E5M2, E5M2, "float32"), (300, 200, 400), batches=2)
+    hopper.run(args, mode, tile, group=8, cluster=2, sm_count=5, seed=2)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_integer_accumulators_wrap_and_stay_integers_in_the_epilogue(hopper, turned):
+    """The largest products, so many that their sum does not fit: 2 x 66 KiB x 127 x 127 wraps. Staged and direct."""
+    m, n, k = 3, 8, 2**17 + 1024
+    a, b = torch.full((m, k), 127, dtype=torch.int8), torch.full((n, k), 127, dtype=torch.int8).mT
+    d = torch.empty(n, m, dtype=torch.int32).mT if turned else torch.empty(m, n, dtype=torch.int32)
+    c = torch.arange(m * n, dtype=torch.int32).reshape(m, n)
+    epilogue = ops.EpilogueArguments("def epi(accum, c): D = accum + c; return D", c=c, D=d)
+    hopper.run(ops.GemmArguments(a, b, d, torch.int32, epilogue), "pingpong", (64, 128), sm_count=1)
+    total = (127 * 127 * k + 2**31) % 2**32 - 2**31
+    assert torch.equal(d, total + c)
+
+
+@pytest.mark.parametrize("mode", ["cooperative", "pingpong"])
+def test_row_and_column_scales(hopper, mode):
+    m, n = 150, 200
+    text = "def epi(accum, row, column): D = accum * row * column; return D"
+    scales = {"row": 2.0 ** hopper.integers(n), "column": 2.0 ** hopper.integers(m, 1)}
+    d = torch.full((m, n), float("nan"), dtype=torch.bfloat16)
+    hopper.run(arguments(hopper, (E4M3, E4M3, "float32"), (m, n, 160), text, D=d, **scales), mode, (128, 128))
+
+
+def test_float16_accumulators_are_rounded_as_they_are_summed_up(hopper):
+    """2049 is no float16: a sum that stays in float32 would keep it."""
+    k = 2064
+    a, b = torch.ones(8, k, dtype=torch.float16), torch.ones(8, k, dtype=torch.float16).mT
+    args = ops.GemmArguments(a, b, torch.empty(8, 8), torch.float16)
+    with ops.emulator.device("90a"):
+        hopper.operator_of(args, "pingpong", (64, 128)).run(args)
+    assert torch.equal(args.out.view, torch.full((8, 8), 2064.0))
+    a[:, -1] = 2.0  # 2065 in exact arithmetic
+    with ops.emulator.device("90a"):
+        hopper.operator_of(args, "pingpong", (64, 128)).run(args)
+    assert torch.equal(args.out.view, torch.full((8, 8), 2064.0))
+
+
+def test_a_promoted_sum_keeps_what_one_long_sum_in_the_tensor_cores_would_not(hopper):
+    """Every K tile is a group of its own: the kernel's own PTX adds in float32 after each."""
+    args = arguments(hopper, (E4M3, E4M3, "float32"), (64, 128, 256))
+    with ops.emulator.device("90a"):
+        operator = hopper.operator_of(args, "pingpong", (64, 128))
+        ptx = operator.compile(args).compiled_obj.launcher.image.ptx.decode()
+    assert ptx.count("wgmma.mma_async") == 2 * 4  # two parts of four instructions
+    assert ptx.count("add.rn.f32") >= 64
+
+
+@pytest.mark.parametrize("product", list(KINDS), ids="-".join)
+def test_the_table(product):
+    kind = KINDS[product]
+    assert kind.instruction_k * kind.element_bytes == 32
+    direct = Tail(True, 64, 4096)
+    for config in (*configurations(90, 0, kind=kind), *configurations(90, 0, direct, kind=kind)):
+        assert config.tile_k * config.element_bytes == 128
+        assert (config.part is not None) == kind.promoted
+        sums = config.accumulators
+        if config.part is not None:
+            sums += config.part.buffers * config.part.n // 2
+            assert config.tile_n % config.part.n == 0
+        assert sums <= MOST_ACCUMULATORS
+
+
+@pytest.mark.parametrize(
+    ("blocks", "tile_n", "alternating", "expected"),
+    [
+        (1, 256, False, (128, 1)),
+        (2, 128, False, (128, 1)),
+        (1, 128, False, (128, 1)),
+        (1, 256, True, (64, 2)),
+        (2, 128, True, (64, 2)),
+        (1, 128, True, (64, 2)),
+        (2, 192, True, None),
+    ],
+)
+def test_parts_of_promoted_sums(blocks, tile_n, alternating, expected):
+    part = part_of(blocks, tile_n, alternating=alternating)
+    assert (part and (part.n, part.buffers)) == expected
+
+
+def test_operands_of_8_bits_lie_along_k(hopper):
+    a, b = torch.zeros(64, 64, dtype=torch.int8), torch.zeros(64, 80, dtype=torch.int8)
+    args = ops.GemmArguments(a, b, torch.empty(64, 80, dtype=torch.int32), torch.int32)
+    assert "B of int8 with a stride of 1 along K alone" in refusal_of_operands(args)
+    turned = ops.GemmArguments(a, torch.zeros(80, 64, dtype=torch.int8).mT, args.out.view, torch.int32)
+    assert refusal_of_operands(turned) is None
+    assert any(isinstance(op, Sm90GemmOperator) for op in ops.get_operators(turned, target_sm="90a"))

@@ -97,7 +97,7 @@ RULES = [
          RaceError, "not ordered after the read by tcgen05.ld", "tcgen05.mma"),
     rule("a_load_that_no_wait_completes", GET + ZEROS.format(fence=FENCE) + MMA_NOW + DONE + LD + "{x}" + BEFORE + "bar.sync 0; @!%p8 bra Y; " + AFTER
          + "tcgen05.mma.cta_group::1.kind::f16 [%r10], %d4, %d4, " + str(IDESC) + ", %p3; " + COMMIT + "Y: " + wait("X", 1024, 1) + AFTER + READ + PUT, "",
-         "tcgen05.wait::ld.sync.aligned;", RaceError, "not ordered after the read by tcgen05.ld", "tcgen05.mma"),
+         "tcgen05.wait::ld.sync.aligned;", RaceError, "not ordered after the read by tcgen05.ld|is in flight"),
     rule("a_store_that_no_wait_completes", GET + ST + "{x}" + READ + PUT, "", "tcgen05.wait::st.sync.aligned;", RaceError, "not ordered after the write by tcgen05.st", "tcgen05.ld"),
 ]
 # fmt: on

@@ -15,7 +15,7 @@ from .clocks import Clock
 from .lanes import LANE_INDEX, LANES, Array, Value
 from .memory import HostMemory
 from .operations import Queue
-from .program import build
+from .program import Program, build
 from .reports import ExecutionError, LaunchError, Place, RaceError
 from .scheduler import Scheduler
 from .shared import CTA_SHIFT, RESERVED_BYTES
@@ -98,6 +98,8 @@ def launch(
         chance,
         Queue(chance, eagerness),
     )
+    if options.strict:
+        _check_registers(running.program)
     own = [(address, packed.size, "kernel parameters")]
     own += [(data.ctypes.data, data.size, name) for name, data in running.program.globals.items()]
     registered = [] if memory.unrestricted else own
@@ -109,6 +111,16 @@ def launch(
     finally:
         for start, _, _ in registered:
             memory.unregister(start)
+
+
+def _check_registers(program: Program) -> None:
+    """Raise RaceError for the first register that is touched while an instruction in flight uses it."""
+    for early in program.early:
+        text = program.module.line_text
+        what = (
+            f"register {early.register} is {early.access} while line {early.since} ({text(early.since)}) is in flight"
+        )
+        raise RaceError(what, Place(program.name, line=early.line, text=text(early.line)))
 
 
 def _pack(function: Function, params: list[bytes]) -> Array:

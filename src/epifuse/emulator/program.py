@@ -12,6 +12,7 @@ from .builder import BLOCKED, Builder, Registers, Step
 from .flow import blocks_of, local_registers
 from .isa import INSTRUCTIONS
 from .lanes import Array, Value, mask_of
+from .pending import Early, early_accesses
 from .reports import ExecutionError, Place
 from .state import Warp
 from .syntax import Function, Instruction, Module, Register
@@ -51,6 +52,8 @@ class Program:
     """Whether it has any tcgen05.fence, so that it is held to them."""
     tensor_waits: bool = False
     """Whether it has any tcgen05.wait::ld or wait::st."""
+    early: tuple[Early, ...] = ()
+    """Registers touched while an asynchronous instruction may still use them."""
 
 
 _PROGRAMS: weakref.WeakKeyDictionary[Function, Program] = weakref.WeakKeyDictionary()
@@ -91,6 +94,7 @@ def build(module: Module, function: Function) -> Program:
         _globals(module),
         any(name.startswith("fence::") for name in tensor),
         any(name.startswith("wait::") for name in tensor),
+        early_accesses(blocks, "wait::ld" in tensor),
     )
     _PROGRAMS[function] = program
     return program

@@ -25,7 +25,8 @@ _LANES = 128.0
 _SPECIAL_OPERATIONS = 8.0
 """What a special function (exponential, reciprocal) takes beside an addition."""
 _SM_BYTES_PER_CLOCK = 32.0
-"""What one SM moves of an epilogue's full tensors."""
+"""What one SM moves of an epilogue's full tensors, and of other CTAs' accumulators."""
+_ACCUMULATOR_BYTES = 4
 MEASURED_OPERATIONS = 3.0
 MEASURED_BYTES = 2.0
 """An element's operations and bytes in the epilogue with which all tables were measured: bias and relu, 16 bits out."""
@@ -175,7 +176,7 @@ class Traffic:
 @dataclass(frozen=True, slots=True)
 class Persistent:
     """How a configuration works on a problem: a CTA's tile, ``cluster_m`` CTAs along M that take tiles together, and so
-    many of those along M before the next along N."""
+    many of those along M before the next along N; ``split`` CTAs have a part of a tile's K each, and one adds them."""
 
     tile_m: int
     tile_n: int
@@ -185,6 +186,7 @@ class Persistent:
     overlap: Overlap
     times: PersistentTimes
     traffic: Traffic
+    split: int = 1
 
 
 def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
@@ -193,9 +195,11 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
     tiles = tiles_m * tiles_n * work.batches
     if not tiles:
         return EMPTY_US
-    slots = max(1, sm_count(target) // how.cluster_m)
-    main = -(-work.k // how.tile_k) * how.times.step_us + how.times.tile_us
+    slots = max(1, sm_count(target) // (how.cluster_m * how.split))
+    main = -(-work.k // (how.tile_k * how.split)) * how.times.step_us + how.times.tile_us
     epilogue = how.times.epilogue_us + work.heavier_us(how.tile_m, how.tile_n, target.cc)
+    parts = (how.split - 1) * how.tile_m * how.tile_n * _ACCUMULATOR_BYTES
+    epilogue += parts / (_SM_BYTES_PER_CLOCK * 1000 * rates_of(target.cc).clock_ghz)
     rounds = -(-tiles // slots)
     if how.overlap is Overlap.EXPOSED:
         busy = rounds * (main + epilogue)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cost model's formulas against a few tiles counted by hand, and estimates of everything that is listed."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import epifuse as ops
+from epifuse.target import TargetSm
+from epifuse_cutedsl.configs import model, times_sm90
+from epifuse_cutedsl.configs.model import Overlap, Persistent, PersistentTimes, Traffic, WaveTimes, Work
+from epifuse_cutedsl.operators import Sm90GemmOperator
+
+HOPPER = TargetSm("90a")
+SMS = model.sm_count(HOPPER)
+NO_MEMORY = Traffic(1e9, 8.0)
+STEP, TILE, EPILOGUE = 2.0, 3.0, 5.0
+
+
+def plain(m, n, k, batches=1, operations=model.MEASURED_OPERATIONS, moved=model.MEASURED_BYTES):
+    return Work(m, n, k, batches, 2, operations, moved)
+
+
+def how(overlap=Overlap.EXPOSED, times=(STEP, TILE, EPILOGUE), tile=(128, 128, 64), group=1, cluster=1, **rest):
+    return Persistent(*tile, cluster, group, overlap, PersistentTimes(*times), rest.pop("traffic", NO_MEMORY), **rest)
+
+
+def busy(work, *args, **options):
+    return model.persistent_us(work, how(*args, **options), HOPPER) - model.LAUNCH_US
+
+
+@pytest.mark.parametrize(
+    ("overlap", "k", "expected"),
+    [
+        (Overlap.EXPOSED, 64, lambda rounds: rounds * (STEP + TILE + EPILOGUE)),
+        (Overlap.TURNS, 64, lambda rounds: rounds * (STEP + TILE) + EPILOGUE),
+        (Overlap.TURNS, 1, lambda rounds: rounds * (STEP + TILE) + EPILOGUE),
+        (Overlap.TURNS, 0, lambda rounds: rounds * (TILE + (EPILOGUE - TILE) / 2) + EPILOGUE),
+        (Overlap.BESIDE, 0, lambda rounds: rounds * EPILOGUE + EPILOGUE),
+        (Overlap.BESIDE, 256, lambda rounds: rounds * (4 * STEP + TILE) + EPILOGUE),
+    ],
+)
+@pytest.mark.parametrize(("tiles", "rounds"), [(1, 1), (SMS, 1), (SMS + 1, 2), (3 * SMS, 3)])
+def test_tiles_of_the_fullest_sm(overlap, k, expected, tiles, rounds):
+    assert busy(plain(128 * tiles, 128, k), overlap) == pytest.approx(expected(rounds))
+    assert busy(plain(128, 128, k, batches=tiles), overlap) == pytest.approx(expected(rounds))
+
+
+def test_tails_are_whole_tiles_and_steps():
+    assert busy(plain(129, 1, 65)) == pytest.approx(2 * STEP + TILE + EPILOGUE)
+    assert busy(plain(128 * SMS + 1, 128, 64)) == pytest.approx(2 * (STEP + TILE + EPILOGUE))
+
+
+def test_clusters_and_splits_take_sms_together():
+    half = SMS // 2
+    assert busy(plain(256 * half, 128, 256), cluster=2) == pytest.approx(4 * STEP + TILE + EPILOGUE)
+    assert busy(plain(256 * half + 1, 128, 256), cluster=2) == pytest.approx(2 * (4 * STEP + TILE + EPILOGUE))
+    split = busy(plain(128, 128, 256), split=2)
+    assert 2 * STEP + TILE + EPILOGUE < split < 4 * STEP + TILE + EPILOGUE
+    assert busy(plain(128 * half + 1, 128, 256), split=2) > 2 * (2 * STEP + TILE)
+
+
+@pytest.mark.parametrize("size", [(0, 5, 3, 1), (5, 0, 3, 1), (5, 5, 3, 0)])
+def test_nothing_to_do_takes_next_to_nothing(size):
+    work = plain(*size[:3], batches=size[3])
+    assert model.persistent_us(work, how(), HOPPER) == model.EMPTY_US
+    assert model.waves_us(work, how(), WaveTimes(1, 1, 1, 1), 1, HOPPER) == model.EMPTY_US
+
+
+def test_heavier_epilogues_take_longer_and_lighter_ones_no_less():
+    work = plain(4096, 4096, 64)
+    usual = busy(work)
+    assert busy(replace(work, operations=50.0)) > usual
+    assert busy(replace(work, moved_bytes=6.0)) > usual
+    assert busy(replace(work, operations=0.0)) == pytest.approx(usual)
+
+
+def test_nothing_is_faster_than_memory():
+    work = plain(4096, 4096, 4096)
+    traffic = Traffic(2.0, 3.0)
+    least = work.memory_bytes / 2e6
+    assert busy(work, times=(1e-6, 1e-6, 1e-6), traffic=traffic) >= least
+    both = busy(work, traffic=traffic)
+    assert max(least, busy(work)) <= both <= least * 5 + busy(work)
+
+
+def test_groups_matter_where_operands_are_larger_than_the_cache():
+    small, large = plain(512, 512, 512), plain(16384, 16384, 8192)
+    options = {"times": (1e-6, 1e-6, 1e-6), "traffic": Traffic(2.0, 3.0)}
+    assert busy(large, group=8, **options) < 0.7 * busy(large, group=1, **options)
+    assert busy(small, group=8, **options) == pytest.approx(busy(small, group=1, **options))
+
+
+def test_waves_count_ctas_that_share_an_sm():
+    times = WaveTimes(step_us=2.0, latency_us=5.0, tile_us=1.0, each_us=0.5)
+    tile = how()
+
+    def waves(tiles, resident):
+        return model.waves_us(plain(128 * tiles, 128, 128), tile, times, resident, HOPPER) - model.LAUNCH_US
+
+    one, three = 2 * 5.0 + 1.0 + 0.5, 2 * 6.0 + 1.0 + 1.5
+    assert waves(1, 3) == waves(SMS, 3) == pytest.approx(one)
+    assert waves(3 * SMS, 3) == pytest.approx(three)
+    assert waves(3 * SMS + 1, 3) == pytest.approx(three + one)
+    assert waves(2 * SMS, 1) == pytest.approx(2 * one)
+
+
+@pytest.mark.parametrize("target", ["80", "86", "90a", "100a", "120a"])
+@pytest.mark.parametrize(
+    "dtypes", [("bfloat16", "float32"), ("int8", "int32"), ("float64", "float64"), ("float32", "float32")]
+)
+@pytest.mark.parametrize("size", [(1, 1, 1), (1000, 7, 0), (16, 8192, 8192), (8192, 8192, 8192)])
+def test_everything_listed_has_a_time_and_stands_by_it(target, dtypes, size):
+    m, n, k = size
+    element, accumulator = (getattr(torch, name) for name in dtypes)
+    a, b = (torch.empty(shape, dtype=element, device="meta") for shape in ((m, k), (k, n)))
+    args = ops.GemmArguments(a, b, torch.empty(m, n, dtype=accumulator, device="meta"), accumulator)
+    listed = ops.get_operators(args, target_sm=target)
+    times = [operator._estimate_us(args, TargetSm(target)) for operator in listed]
+    assert times
+    assert all(math.isfinite(us) and us > 0 for us in times)
+    assert times == sorted(times)
+
+
+def test_a_times_table_has_a_row_for_every_configuration_that_is_offered():
+    args = ops.GemmArguments(
+        torch.empty(64, 64, dtype=torch.bfloat16), torch.empty(64, 64, dtype=torch.bfloat16),
+        torch.empty(64, 64, dtype=torch.bfloat16), torch.float32,
+    )  # fmt: skip
+    for operator in ops.get_operators(args, lambda m: m.operator_class is Sm90GemmOperator, "90a"):
+        times = times_sm90.times_of(operator.config)
+        work = 2.0 * operator.config.tile_m * operator.config.tile_n * 64 / 4096 / 1750
+        assert 0.9 * work < times.step_us < 6 * work, operator

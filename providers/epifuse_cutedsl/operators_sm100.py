@@ -4,29 +4,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from epifuse import dtypes
 from epifuse.arguments import GemmArguments
+from epifuse.dtypes import DType
 from epifuse.errors import UnsupportedError
 from epifuse.fusion.plan import EpiloguePlan
-from epifuse.metadata import BLASDesignMetadata
+from epifuse.metadata import Sm100DesignMetadata
 from epifuse.runtime.rounding import tf32_allowed
 from epifuse.runtime.tensormap import CODE
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import Kernel
-from epifuse_cutedsl.configs.sm100 import WARP, Sm100Config, configurations
+from epifuse_cutedsl.configs import times_sm100
+from epifuse_cutedsl.configs.sm100 import LONGEST_RUN, WARP, Sm100Config, Tail, configurations
 from epifuse_cutedsl.configs.sm100_products import PRODUCTS
 from epifuse_cutedsl.fuse import workspace as reductions
+from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
 from epifuse_cutedsl.fuse.fragment import KernelFacts
-from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, folds_batches
-from epifuse_cutedsl.sm100_launch import Sm100Launch, operands, piece_of
+from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, folds_batches, target_of
+from epifuse_cutedsl.provider import CuTeDSLProvider
+from epifuse_cutedsl.sm100_launch import Sm100Launch, axis_of, operands, piece_of
 from epifuse_cutedsl.support import refusal
 from epifuse_cutedsl.tma_operands import tma_operand
 
 _FIRST = "100a"
 
 
+@CuTeDSLProvider.register
 class Sm100GemmOperator(GemmOperator):
     """The Blackwell kernel: tensor copies, ``tcgen05`` products into tensor memory, persistent."""
 
@@ -36,8 +42,8 @@ class Sm100GemmOperator(GemmOperator):
     targets = (TargetSm("100f"),)
     groups = (8, 1)
     products = tuple(PRODUCTS)
-    main_codes = (CODE, CODE, *"iiiiiiiii")
-    """Struct codes of the tensor maps of A and B, and of ``kernels.sm100.kernel.NUMBERS``."""
+    main_codes = (*(CODE,) * (2 + MOST_MAPS), *"iiiiiiiii")
+    """Struct codes of the tensor maps of A, B and the epilogue's boxes, and of ``kernels.sm100.kernel.NUMBERS``."""
     scratch_numbers = 4 * 256
     most_tiles = 2**31 - 1 - 2**16
     """So that the number behind the last tile, some grids on, is still an int32."""
@@ -54,8 +60,37 @@ class Sm100GemmOperator(GemmOperator):
         size = dtypes.of(product[0]).bytes
         if args is None:
             return configurations(cc, size, True, True)
-        a, b = operands(args)
-        return configurations(cc, size, a.major == "k", b.major == "k", cls.scratch_bytes(args))
+        return configurations(cc, size, *_majors(args), cls.scratch_bytes(args), cls.tail(args))
+
+    @classmethod
+    def _plain_configurations(cls, product: Product, out: DType, cc: int) -> Iterable[Sm100Config]:
+        tail = Tail(Box(out.bytes, WARP, LONGEST_RUN, batched=False).bytes)
+        majors = [(True, b == "k") for b in PRODUCTS[product].majors]
+        size = dtypes.of(product[0]).bytes
+        return [config for each in majors for config in configurations(cc, size, *each, 0, tail)]
+
+    @classmethod
+    def _config_refusal(cls, config: Sm100Config, args: GemmArguments) -> str | None:
+        if (config.a_k_major, config.b_k_major) != _majors(args):
+            return f"The operator is made for operands of other majors than these: {config}"
+        if config.tail != (cls.tail(args) if config.boxed else Tail()):
+            return f"The operator's epilogue goes as {config.tail}, these arguments' as {cls.tail(args)}"
+        return None
+
+    @classmethod
+    def _boxes(cls, args: GemmArguments) -> Boxes:
+        """None at all where runs lie along M."""
+        found = args.memo.get(cls)
+        if found is None:
+            found = boxes_of(args.bound, WARP, LONGEST_RUN) if axis_of(args) == "n" else Boxes()
+            args.memo[cls] = found
+        return cast("Boxes", found)
+
+    @classmethod
+    def tail(cls, args: GemmArguments) -> Tail:
+        """What of the arguments' epilogue moves by tensor copies."""
+        boxes = cls._boxes(args)
+        return Tail(boxes.output_bytes, boxes.load_bytes)
 
     @classmethod
     def scratch_bytes(cls, args: GemmArguments) -> int:
@@ -68,10 +103,18 @@ class Sm100GemmOperator(GemmOperator):
         return config.smem_bytes(cls.scratch_bytes(args))
 
     @classmethod
-    def _design(cls, config: Sm100Config, group: int) -> BLASDesignMetadata:
+    def _design(cls, config: Sm100Config, group: int) -> Sm100DesignMetadata:
         tile = (config.tile_m, config.tile_n, config.tile_k)
         cluster = (config.cluster_m, config.cluster_n, 1)
-        return BLASDesignMetadata(tile_shape=tile, cluster_shape=cluster, num_smem_stages=config.stages, group=group)
+        return Sm100DesignMetadata(
+            tile_shape=tile,
+            cluster_shape=cluster,
+            num_smem_stages=config.stages,
+            group=group,
+            use_2cta_mma=config.ctas == 2,
+            use_tma_store=config.tail.output_bytes > 0,
+            tile_scheduler="static persistent",
+        )
 
     @classmethod
     def _main_kinds(cls, args: GemmArguments) -> tuple[Any, ...]:
@@ -92,7 +135,12 @@ class Sm100GemmOperator(GemmOperator):
         from epifuse_cutedsl.kernels.sm100.kernel import Sm100Gemm  # noqa: PLC0415 - imports the DSL
 
         a, b = (dtype.name for dtype in kinds.main[:2])
+        if not self.config.tail.bytes:
+            epilogue = replace(epilogue, boxes=Boxes())
         return Sm100Gemm(self.config, PRODUCTS[a, b, kinds.accumulator.name], epilogue)
+
+    def _estimate_us(self, args: GemmArguments, target_sm: TargetSm | None = None) -> float | None:
+        return times_sm100.estimate_us(self.config, self.group, args, target_sm or target_of(args))
 
     def _workspace(self, args: GemmArguments) -> tuple[int, int]:
         if not args.plan.reduces:
@@ -101,6 +149,12 @@ class Sm100GemmOperator(GemmOperator):
         tile = piece_of(self.config, args)
         tiles = (-(-m // tile[0]), -(-n // tile[1]))
         return reductions.workspace_bytes(args.plan, folds_batches(args), tile, tiles, batches)
+
+
+def _majors(args: GemmArguments) -> tuple[bool, bool]:
+    """Whether A and B are K-major."""
+    a, b = operands(args)
+    return a.major == "k", b.major == "k"
 
 
 def _operand_refusal(args: GemmArguments, target: TargetSm | None) -> str | None:

@@ -11,6 +11,7 @@ from epifuse import emulator
 from epifuse.arguments import GemmArguments
 from epifuse.runtime import tensormap
 from epifuse_cutedsl.configs.sm100 import Sm100Config
+from epifuse_cutedsl.fuse.boxes import MOST_MAPS, maps_of
 from epifuse_cutedsl.fuse.params import traits_of
 from epifuse_cutedsl.gemm_launch import GemmLaunch
 from epifuse_cutedsl.tma_operands import TmaOperand, tma_operand
@@ -26,12 +27,15 @@ class Sm100Launch(GemmLaunch):
         tiles = (-(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n)))
         total = tiles[0] * tiles[1] * batches
         a, b = operands(args)
-        maps = [bytes(tensormap.BYTES)] * 2
+        maps = [bytes(tensormap.BYTES)] * (2 + MOST_MAPS)
         if total and k:
-            maps = [
+            maps[:2] = [
                 tensormap.encode(operand.tiled_map(address, tile.copy_box), args.A.device)
                 for operand, address, tile in ((a, args.A.data_ptr(), config.a), (b, args.B.data_ptr(), config.b))
             ]
+        if total:
+            others = maps_of(self._bound, self._compiled.kinds.boxes)
+            maps[2 : 2 + len(others)] = [tensormap.encode(each, args.A.device) for each in others]
         main = [*maps, m, n, k, batches, int(a.batched), int(b.batched), *tiles, group]
         rows, columns = piece_of(config, args)
         clusters = min(total, max(1, _sm_count(args.A.device) // config.cluster))

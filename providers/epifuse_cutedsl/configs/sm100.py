@@ -18,6 +18,8 @@ SLOTS = 2
 """Accumulators in tensor memory: one is read while the other is made."""
 TENSOR_MEMORY_COLUMNS, LEAST_COLUMNS = 512, 32
 BARRIERS_BYTES = 1024
+DEPTH = 2
+"""Buffers that a warp uses by turns for what moves by tensor copies."""
 LONGEST_RUN = 32
 """Columns that a thread reads of tensor memory in one step."""
 _MOST_STAGES = 16
@@ -55,6 +57,19 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Tail:
+    """What of an epilogue moves by tensor copies: shared memory of one warp's outputs and full operands in a step."""
+
+    output_bytes: int = 0
+    load_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Shared memory of all warps and buffers."""
+        return EPILOGUE_WARPS * DEPTH * (self.output_bytes + self.load_bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class Sm100Config:
     """A CTA's tile, and how CTAs work together.
 
@@ -71,6 +86,7 @@ class Sm100Config:
     a_k_major: bool = True
     b_k_major: bool = True
     stages: int = 0
+    tail: Tail = Tail()
 
     @property
     def tile_k(self) -> int:
@@ -113,13 +129,24 @@ class Sm100Config:
         columns = self.tile_n // 2 if self.split else self.tile_n
         return max(LEAST_COLUMNS // SLOTS, 1 << (columns - 1).bit_length())
 
+    @property
+    def warp_rows(self) -> int:
+        """Rows of the accumulator that one warp reaches."""
+        return WARP if self.split or self.tile_m == EPILOGUE_WARPS * WARP else WARP // 2
+
+    @property
+    def boxed(self) -> bool:
+        """Whether a step of a warp is what boxes are made for: 32 rows by 32 columns."""
+        piece = self.piece("n", reduces=False)
+        return piece.lanes == WARP and piece.run == LONGEST_RUN
+
     def piece(self, axis: str, reduces: bool) -> Piece:
         """What the engine takes for a tile, for an epilogue with runs along ``axis``.
 
         Along N a thread has a row, along M a warp has parts of columns; warps share a piece where a line goes through
         several, or where reductions would have four partial results instead of one.
         """
-        lanes = WARP if self.tile_m * (2 if self.split else 1) == 128 else WARP // 2
+        lanes = self.warp_rows
         columns = self.tile_n // 2 if self.split else self.tile_n
         if axis == "m":
             return Piece(lanes, columns, 1, lanes, lanes < WARP)
@@ -127,14 +154,16 @@ class Sm100Config:
         return Piece(self.tile_m, columns, self.tile_m // lanes, lanes, pairs)
 
     def smem_bytes(self, scratch_bytes: int) -> int:
-        """Shared memory of a CTA: the ring, the epilogues' scratch memory, the mbarriers."""
-        return self.stages * self.stage_bytes + align(scratch_bytes, 128) + BARRIERS_BYTES
+        """Shared memory of a CTA: the ring, the warps' buffers, the epilogues' scratch memory, the mbarriers."""
+        return self.stages * self.stage_bytes + self.tail.bytes + align(scratch_bytes, 128) + BARRIERS_BYTES
 
     @property
     def words(self) -> str:
         """For the operator's name."""
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
-        return f"{tile}_{self.ctas}cta_c{self.cluster_m}x{self.cluster_n}_s{self.stages}"
+        majors = "".join("k" if k_major else "m" for k_major in (self.a_k_major, self.b_k_major))
+        tail = "t" if self.tail.bytes else "p"
+        return f"{tile}_{majors}_{self.ctas}cta_c{self.cluster_m}x{self.cluster_n}_s{self.stages}{tail}"
 
     def __str__(self) -> str:
         return self.words
@@ -142,28 +171,46 @@ class Sm100Config:
 
 # (tile_m, tile_n, CTAs that multiply together, cluster_m, cluster_n)
 _TILES = (
+    (128, 256, 2, 2, 1),
+    (128, 256, 2, 2, 2),
+    (128, 256, 2, 4, 1),
+    (128, 192, 2, 2, 1),
+    (128, 128, 2, 2, 1),
+    (128, 128, 2, 2, 2),
+    (128, 64, 2, 2, 1),
+    (64, 256, 2, 2, 1),
+    (64, 128, 2, 2, 1),
     (128, 256, 1, 1, 1),
+    (128, 192, 1, 1, 1),
     (128, 128, 1, 1, 1),
+    (128, 128, 1, 2, 1),
+    (128, 128, 1, 1, 2),
+    (128, 128, 1, 2, 2),
     (128, 64, 1, 1, 1),
+    (128, 32, 1, 1, 1),
     (64, 128, 1, 1, 1),
+    (64, 64, 1, 1, 1),
+    (64, 32, 1, 1, 1),
 )
 
 
 @functools.lru_cache(maxsize=256)
 def configurations(
-    cc: int, element_bytes: int, a_k_major: bool, b_k_major: bool, scratch_bytes: int = 0
+    cc: int, element_bytes: int, a_k_major: bool, b_k_major: bool, scratch_bytes: int = 0, tail: Tail = Tail()
 ) -> tuple[Sm100Config, ...]:
     """Every configuration with as many stages as fit, for operands of so many bytes an element and these majors, where
-    the epilogue needs ``scratch_bytes``."""
+    the epilogue needs ``scratch_bytes`` and goes as ``tail`` says (where the tile lets it)."""
     found = []
     for tile in _TILES:
-        config = with_stages(Sm100Config(*tile, element_bytes, a_k_major, b_k_major), cc, scratch_bytes)
+        config = with_stages(Sm100Config(*tile, element_bytes, a_k_major, b_k_major), cc, scratch_bytes, tail)
         if config is not None:
             found.append(config)
     return tuple(found)
 
 
-def with_stages(config: Sm100Config, cc: int, scratch_bytes: int) -> Sm100Config | None:
-    """The configuration with as many stages as fit; None where they are too few."""
-    room = (limit_bytes(cc) - replace(config, stages=0).smem_bytes(scratch_bytes)) // config.stage_bytes
-    return replace(config, stages=min(room, _MOST_STAGES)) if room >= _LEAST_STAGES else None
+def with_stages(config: Sm100Config, cc: int, scratch_bytes: int, tail: Tail = Tail()) -> Sm100Config | None:
+    """The configuration with the tail, as far as it goes with it, and as many stages as fit; None where they are too
+    few."""
+    bare = replace(config, stages=0, tail=tail if config.boxed else Tail())
+    room = (limit_bytes(cc) - bare.smem_bytes(scratch_bytes)) // config.stage_bytes
+    return replace(bare, stages=min(room, _MOST_STAGES)) if room >= _LEAST_STAGES else None

@@ -17,6 +17,7 @@ from epifuse_cutedsl.configs.sm100 import LEAST_COLUMNS, SLOTS, WARP, Piece, Sm1
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.convert import unpack
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, Run, TileCoordinates
+from epifuse_cutedsl.kernels.copies import WarpCopies
 from epifuse_cutedsl.kernels.ptx import alu, mbarrier, tcgen05
 from epifuse_cutedsl.kernels.sm100.ring import Ring
 from epifuse_cutedsl.kernels.sm100.schedule import Schedule
@@ -73,6 +74,10 @@ class Reader:
             return tcgen05.ld(address, piece.run)
         return tcgen05.ld_half_lanes(address, piece.run, piece.thread_columns if piece.pairs else 0)
 
+    def box(self, tile: TileCoordinates, step: Any) -> tuple[Any, Any, Any]:
+        """Batch, row and column where the warp's part of one step begins."""
+        return tile.batch, tile.m0 + self.member * self.piece.lanes, tile.n0 + step * self.piece.run
+
     def places(self, tile: TileCoordinates, step: Any, axis: str, m_end: Any) -> Fragment:
         """The runs of one step, without registers. Threads with nothing to do stand below the problem."""
         m, n = tile.m0 + self.row, tile.n0 + self.column + step * self.piece.run
@@ -92,47 +97,58 @@ class Tail:
     parameters: list[Any]
     extents: Extents
     scratch: Any
+    copies: WarpCopies
 
-    def run(self, ring: Ring, memory: Any, slot: Any, parity: Any, place: tuple[Any, Any, Any]) -> None:
-        """One tile: what can be loaded ahead, then the accumulator, step by step."""
+    def run(self, ring: Ring, memory: Any, slot: Any, parity: Any, place: tuple[Any, Any, Any], turn: Any) -> Any:
+        """One tile: what can be loaded ahead, then the accumulator, step by step.
+
+        ``turn`` (Int32) is the number of steps before; what it is afterwards.
+        """
         batch, m, n = place
-        reader, piece, extents = self.reader, self.reader.piece, self.extents
+        reader, piece, copies = self.reader, self.reader.piece, self.copies
         m0, n0 = reader.origin(m, n)
-        thread = reader.member * WARP + reader.lane
-        tile = TileCoordinates(m0, n0, batch, thread, reader.member, reader.lane)
+        tile = TileCoordinates(m0, n0, batch, reader.member * WARP + reader.lane, reader.member, reader.lane)
         facts = replace(self.epilogue.facts, barrier=_FIRST_BARRIER + reader.warp // piece.warps)
         step_scratch = self.scratch + self.epilogue.scratch_bytes
-        bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, extents, step_scratch)
+        bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents, step_scratch)
+        steps = self._steps(tile)
+        for step in range(copies.depth):
+            copies.load(reader.box(tile, step), turn + step, Int32(step) < steps)
         first = self._places(tile, Int32(0))
         words, pieces = bound.tile_loads(first), bound.load_step(first)
         mbarrier.wait_parity(ring.made(slot), parity)
         tcgen05.fence_after()
-        steps = self._steps(tile)
-        inside = steps > Int32(0)
-
-        def give_back(condition: Any) -> None:
-            """The accumulator has been read by this warp."""
-            tcgen05.fence_before()
-            barrier, leads = ring.read(slot), condition & (reader.lane == 0)
-            if ring.config.ctas == 1:
-                mbarrier.arrive(barrier, leads)
-            else:
-                mbarrier.arrive_cluster(barrier, ring.ranks.rank & ~1, leads)
 
         def visit(step: Any, pieces: list[Any], state: list[Any]) -> tuple[Any, ...]:
-            places = self._places(tile, step)
+            places, number = self._places(tile, step), turn + step
             registers = self._registers(reader.read(memory, step))
-            give_back(step == steps - 1)
+            self._give_back(ring, slot, step == steps - 1)
             following = cutlass.select_(step + 1 < steps, step + 1, step)
             ahead = bound.load_step(self._places(tile, following))
-            return ahead, bound.visit(replace(places, registers=registers), pieces, state)
+            copies.wait_loads(number)
+            copies.wait_outputs()
+            staged = copies.staged(reader.lane, Int32(0), ((0, 0),), number)
+            state = bound.visit(replace(places, registers=registers), pieces, state, staged)
+            copies.store(reader.box(tile, step), number)
+            copies.load(reader.box(tile, step + copies.depth), number + copies.depth, step + copies.depth < steps)
+            return ahead, state
 
         def work() -> None:
             state = _repeat(visit, steps, pieces, bound.tile_begin(first, words))
             bound.tile_end(bound.reduce_flush(state, self.scratch))
 
-        when(inside, work)
-        when(steps <= Int32(0), lambda: give_back(reader.lane >= 0))
+        when(steps > Int32(0), work)
+        when(steps == Int32(0), lambda: self._give_back(ring, slot, reader.lane >= 0))
+        return turn + steps
+
+    def _give_back(self, ring: Ring, slot: Any, condition: Any) -> None:
+        """The accumulator has been read by this warp."""
+        tcgen05.fence_before()
+        barrier, leads = ring.read(slot), condition & (self.reader.lane == 0)
+        if ring.config.ctas == 1:
+            mbarrier.arrive(barrier, leads)
+        else:
+            mbarrier.arrive_cluster(barrier, ring.ranks.rank & ~1, leads)
 
     def _places(self, tile: TileCoordinates, step: Any) -> Fragment:
         return self.reader.places(tile, step, self.epilogue.axis, self.extents.m)
@@ -146,7 +162,8 @@ class Tail:
         run = self.reader.piece.run
         left = (self.extents.n - tile.n0 + (run - 1)) >> (run.bit_length() - 1)
         steps = cutlass.select_(left < self.reader.piece.steps, left, Int32(self.reader.piece.steps))
-        return cutlass.select_(tile.m0 < self.extents.m, steps, Int32(0))
+        inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
+        return cutlass.select_(inside, steps, Int32(0))
 
 
 @cute.jit
@@ -168,8 +185,9 @@ def run(tail: Tail, ring: Ring, schedule: Schedule, memory: Any, k_tiles: Any) -
     """All tiles. The four epilogue warps call it."""
     config = ring.config
     when(k_tiles == Int32(0), lambda: clear(memory, SLOTS * config.slot_columns, tail.reader.warp))
-    slot, parity = Int32(0), Int32(0)
+    slot, parity, turn = Int32(0), Int32(0), Int32(0)
     for index in cutlass.range(schedule.first, schedule.tiles, schedule.step, unroll=1):
-        tail.run(ring, memory + slot * config.slot_columns, slot, parity, schedule.place(index))
+        turn = tail.run(ring, memory + slot * config.slot_columns, slot, parity, schedule.place(index), turn)
         parity = parity ^ slot
         slot = slot ^ (SLOTS - 1)
+    tail.copies.finish()

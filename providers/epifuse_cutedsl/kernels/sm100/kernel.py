@@ -12,6 +12,7 @@ from cutlass.cute import arch
 from epifuse_cutedsl import compat
 from epifuse_cutedsl.configs.sm100 import (
     BARRIERS_BYTES,
+    DEPTH,
     EPILOGUE_WARPS,
     LOAD_WARP,
     MMA_WARP,
@@ -21,9 +22,11 @@ from epifuse_cutedsl.configs.sm100 import (
     Sm100Config,
 )
 from epifuse_cutedsl.configs.sm100_products import Product
+from epifuse_cutedsl.fuse.boxes import MOST_MAPS
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.fragment import Extents
-from epifuse_cutedsl.kernels.ptx import alu, cluster, shared, tcgen05
+from epifuse_cutedsl.kernels.copies import WarpCopies
+from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, shared, tcgen05
 from epifuse_cutedsl.kernels.ptx.asm import emit
 from epifuse_cutedsl.kernels.sm100 import epilogue, loader, product
 from epifuse_cutedsl.kernels.sm100.ring import Ranks, Ring
@@ -31,6 +34,7 @@ from epifuse_cutedsl.kernels.sm100.schedule import Schedule
 from epifuse_cutedsl.tile.smem import ALIGNMENT_BYTES
 
 TensorMap = compat.tensor_map_parameter()
+MAPS = 2 + MOST_MAPS
 NUMBERS: tuple[tuple[str, str], ...] = (
     ("m", "i32"),
     ("n", "i32"),
@@ -86,12 +90,21 @@ class Sm100Gemm:
     def __call__(self, numbers: list) -> None:
         """Launch persistent CTAs. The numbers are ``NUMBERS``, then the epilogue's."""
         anything = compat.some_tensor_map(numbers[0])
-        self.kernel(anything, anything, numbers).launch(
+        self.kernel(*([anything] * MAPS), numbers).launch(
             grid=list(self.cluster), block=list(self.block), cluster=list(self.cluster), smem=self.smem_bytes
         )
 
     @cute.kernel
-    def kernel(self, map_a: TensorMap, map_b: TensorMap, numbers: list) -> None:
+    def kernel(
+        self,
+        map_a: TensorMap,
+        map_b: TensorMap,
+        map_0: TensorMap,
+        map_1: TensorMap,
+        map_2: TensorMap,
+        map_3: TensorMap,
+        numbers: list,
+    ) -> None:
         """The kernel's body: the warps part, and meet again to give tensor memory back."""
         m, n, k, batches, a_batched, b_batched, tiles_m, tiles_n, group = numbers[: len(NUMBERS)]
         config = self.config
@@ -103,8 +116,11 @@ class Sm100Gemm:
             first, step, rank = first // config.cluster, step // config.cluster, first % config.cluster
         ranks = Ranks.of(config, rank)
         ring = Ring(config, ranks, base, base + self._barriers)
+        maps = [each.get_ptr().toint() for each in (map_0, map_1, map_2, map_3)]
+        copies = self._copies(base, ring, warp, lane, maps)
         schedule = Schedule(ranks, first, step, tiles_m * tiles_n * batches, tiles_m, tiles_n, group)
         when(thread == MMA_WARP * WARP, ring.make_barriers)
+        when((lane == 0) & (warp < EPILOGUE_WARPS), copies.make_barriers)
         when(warp == 0, lambda: tcgen05.alloc(ring.allocated, self.columns, config.ctas))
         tcgen05.fence_before()
         self._meet()
@@ -125,7 +141,7 @@ class Sm100Gemm:
             reader = epilogue.Reader(config, self.piece, warp, lane)
             scratch = base + self._scratch + warp // self.piece.warps * self.scratch_bytes
             rest = numbers[len(NUMBERS) :]
-            tail = epilogue.Tail(reader, self.epilogue, rest, Extents(m, n, batches), scratch)
+            tail = epilogue.Tail(reader, self.epilogue, rest, Extents(m, n, batches), scratch, copies)
             epilogue.run(tail, ring, schedule, memory, k_tiles)
             emit(f"bar.sync {_END_BARRIER}, {EPILOGUE_WARPS * WARP};")
             when(warp == 0, lambda: tcgen05.dealloc(memory, self.columns, config.ctas))
@@ -143,10 +159,21 @@ class Sm100Gemm:
         else:
             arch.sync_threads()
 
+    def _copies(self, base: Any, ring: Ring, warp: Any, lane: Any, maps: list[Any]) -> WarpCopies:
+        """The warp's buffers, behind the ring, and their mbarriers, behind the ring's."""
+        tail = self.config.tail
+        copied = base + self._copied + warp * (tail.bytes // EPILOGUE_WARPS)
+        arrived = ring.behind + warp * (DEPTH * mbarrier.BYTES)
+        return WarpCopies(self.epilogue.plan, self.epilogue.boxes, DEPTH, maps, copied, arrived, lane)
+
+    @property
+    def _copied(self) -> int:
+        return self.config.stages * self.config.stage_bytes
+
     @property
     def _scratch(self) -> int:
-        """Where the epilogues' scratch memories begin, behind the ring."""
-        return self.config.stages * self.config.stage_bytes
+        """Where the epilogues' scratch memories begin, behind the warps' buffers."""
+        return self._copied + self.config.tail.bytes
 
     @property
     def _barriers(self) -> int:

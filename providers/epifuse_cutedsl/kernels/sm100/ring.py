@@ -84,6 +84,11 @@ class Ring:
         """Where the address of the allocated tensor memory is written."""
         return self.barriers + (2 * self.config.stages + 2 * SLOTS) * mbarrier.BYTES
 
+    @property
+    def behind(self) -> Any:
+        """What follows the mbarriers and that."""
+        return self.allocated + mbarrier.BYTES
+
     def address(self, stage: Any) -> Any:
         """Where A's tile of a stage lies; B's follows it."""
         return self.base + stage * self.config.stage_bytes

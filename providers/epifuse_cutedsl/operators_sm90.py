@@ -23,8 +23,12 @@ from epifuse_cutedsl.fuse.params import traits_of, wanted_run
 from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, target_of
 from epifuse_cutedsl.provider import CuTeDSLProvider
 from epifuse_cutedsl.sm90_launch import Sm90Launch, operands
-from epifuse_cutedsl.support import refusal
+from epifuse_cutedsl.support import Ways, refusal
 from epifuse_cutedsl.tma_operands import tma_operand
+
+_DIRECT_RUN = 2
+"""Accumulators beside one another that a thread has."""
+_STAGED_RUN = 16
 
 
 def refusal_of_operands(args: GemmArguments) -> str | None:
@@ -69,7 +73,12 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _refusal(cls, args: GemmArguments, target: TargetSm | None) -> UnsupportedError | str | None:
-        return refusal(args, target) or refusal_of_operands(args)
+        return refusal_of_operands(args) or refusal(args, target, cls._ways(args))
+
+    @classmethod
+    def _ways(cls, args: GemmArguments) -> Ways:
+        boxes = cls._boxes(args)
+        return Ways(cls.title, boxes, _DIRECT_RUN if boxes.outputs else _STAGED_RUN)
 
     @classmethod
     def _configurations(cls, product: Product, cc: int, args: GemmArguments | None) -> Iterable[Sm90Config]:
@@ -134,7 +143,9 @@ class Sm90GemmOperator(GemmOperator):
         config, traits = self.config, kinds.traits
         if config.tail.direct:
             positions = config.epilogue_n // 8
-            return KernelFacts(*config.epilogue_tile, WARPGROUP, cc, run=2, positions=positions, lanes=4, lines=2)
+            return KernelFacts(
+                *config.epilogue_tile, WARPGROUP, cc, run=_DIRECT_RUN, positions=positions, lanes=4, lines=2
+            )
         shape = config.stage_shape(traits.axis, wanted_run(plan, traits))
         return KernelFacts(*config.epilogue_tile, WARPGROUP, cc, shape.run, shape.runs, shape.lanes)
 

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from epifuse.arguments import GemmArguments
 from epifuse.errors import UnsupportedError
 from epifuse.fusion.plan import Transport
 from epifuse.target import TargetSm
 from epifuse_cutedsl.fuse import workspace
-from epifuse_cutedsl.fuse.params import traits_of
+from epifuse_cutedsl.fuse.boxes import Boxes
+from epifuse_cutedsl.fuse.params import WIDEST_ACCESS_BYTES, traits_of
 from epifuse_cutedsl.fuse.primitives import PRIMITIVES
 from epifuse_cutedsl.operands import kind_of
 
@@ -30,8 +33,18 @@ def product_refusal(args: GemmArguments) -> UnsupportedError | None:
     )
 
 
-def refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedError | None:
-    """Why no kernel of the provider can run this epilogue on this target, whatever multiplies; None where they can.
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How a kernel moves an epilogue's tensors: those with boxes by tensor copies, others by accesses of ``run``
+    elements at most."""
+
+    title: str = "portable kernel"
+    boxes: Boxes = Boxes()
+    run: int = WIDEST_ACCESS_BYTES
+
+
+def refusal(args: GemmArguments, target: TargetSm | None, ways: Ways = Ways()) -> UnsupportedError | None:
+    """Why a kernel cannot run this epilogue on this target, whatever multiplies; None where it can.
 
     Asked for every configuration, and so remembered with the arguments.
     """
@@ -39,14 +52,14 @@ def refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedError | 
     if key not in args.memo:
         args.memo[key] = _refusal(args, target)
     found: UnsupportedError | None = args.memo[key]
-    return found
+    return found or _route_refusal(args, ways)
 
 
 def _refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedError | None:
     m, n, k, batches = args.problem_size
     if max(m, n, k, batches) > _MAX_EXTENT or m * n * batches > _MAX_EXTENT * _LARGEST_TILE:
         return UnsupportedError(f"The extents {(m, n, k, batches)} are beyond a grid's 2^31 tiles.")
-    return _operand_refusal(args) or _plan_refusal(args, target) or _route_refusal(args)
+    return _operand_refusal(args) or _plan_refusal(args, target)
 
 
 def _operand_refusal(args: GemmArguments) -> UnsupportedError | None:
@@ -78,7 +91,7 @@ def _plan_refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedEr
     return None if why is None else UnsupportedError(f"The GPU kernels do not do {why}.")
 
 
-def _route_refusal(args: GemmArguments) -> UnsupportedError | None:
+def _route_refusal(args: GemmArguments, ways: Ways) -> UnsupportedError | None:
     """A user's override of how a tensor moves that cannot be kept."""
     if args.epilogue is None or not args.epilogue.transports:
         return None
@@ -86,22 +99,32 @@ def _route_refusal(args: GemmArguments) -> UnsupportedError | None:
     operands = [load.operand for load in args.plan.loads if load.operand >= 0]
     tensors = {names.loads[position]: tensor for position, tensor in zip(operands, traits.loads, strict=True)}
     tensors |= zip(names.stores, traits.outputs, strict=True)
+    boxes = dict(zip((names.loads[position] for position in operands), ways.boxes.loads, strict=False))
+    boxes |= zip(names.stores, ways.boxes.outputs, strict=False)
     for name, move in args.epilogue.transports.items():
         tensor = tensors.get(name)
         if move.route is None or tensor is None:
             continue
         if move.route.via is Transport.TMA:
-            return UnsupportedError(
-                f"{name} was asked to move by TMA, which the portable kernel has not.",
-                advice="Leave `via` out, or name sync_gmem_load, async_gmem_load or sync_gmem_store.",
-                subject=name,
-            )
-        bits, possible = move.route.bits_per_copy, 8 * tensor.dtype.bytes * tensor.elements(traits.axis)
+            if boxes.get(name) is None:
+                return _no_tensor_copy(name, ways.title)
+            continue
+        elements = min(tensor.elements(traits.axis), ways.run)
+        bits, possible = move.route.bits_per_copy, 8 * tensor.dtype.bytes * elements
         if bits is not None and bits != possible:
             return UnsupportedError(
-                f"{name} was asked to move with num_bits_per_copy={bits}, but its address, strides and extents allow "
-                f"{possible} bits of {tensor.dtype.name} along the epilogue's axis ({traits.axis}).",
+                f"{name} was asked to move with num_bits_per_copy={bits}, but its address, strides and extents and the "
+                f"{ways.title} allow {possible} bits of {tensor.dtype.name} along the epilogue's axis ({traits.axis}).",
                 advice="Leave num_bits_per_copy out: each tensor moves as widely as it can.",
                 subject=name,
             )
     return None
+
+
+def _no_tensor_copy(name: str, title: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} was asked to move by TMA, which the {title} does not do with it.",
+        advice="Leave `via` out, or name sync_gmem_load, async_gmem_load or sync_gmem_store. Kernels that have tensor "
+        "copies use them for full tensors with rows of stride 1 and other strides and addresses of 16 bytes.",
+        subject=name,
+    )

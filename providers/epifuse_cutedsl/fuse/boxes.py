@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epifuse.binding import Bound
+from epifuse.fusion.plan import Route, Transport
 from epifuse.runtime.tensormap import ALIGNMENT_BYTES, TiledMap
 from epifuse.runtime.tensors import Traits
 from epifuse_cutedsl.fuse.params import strides_of
@@ -124,18 +125,23 @@ def boxes_of(bound: Bound, rows: int, columns: int) -> Boxes:
     outputs: list[Box | None] = [None] * len(bound.output_traits)
     for store in plan.stores:
         box = _box(bound.output_traits[store.destination], _WHOLE, rows, columns, store.halved)
-        if left and box is not None and store.route is None:
+        if left and box is not None and _may_be_copied(store.route):
             outputs[store.destination], left = box, left - 1
     loads: list[Box | None] = []
     for load in plan.loads:
         if load.operand < 0:
             continue
         traits, varies = bound.load_traits[load.operand], load.broadcast.value
-        full = traits is not None and varies[1] and varies[2] and load.route is None
+        full = traits is not None and varies[1] and varies[2] and _may_be_copied(load.route)
         box = _box(traits, varies, rows, columns, load.halved) if full and left and traits is not None else None
         left -= box is not None
         loads.append(box)
     return Boxes(tuple(loads), tuple(outputs))
+
+
+def _may_be_copied(route: Route | None) -> bool:
+    """Whether the user leaves the choice to the kernel, or asks for tensor copies."""
+    return route is None or route.via is Transport.TMA
 
 
 def _box(traits: Traits, varies: Sequence[bool], rows: int, columns: int, halved: bool) -> Box | None:

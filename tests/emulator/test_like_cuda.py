@@ -95,20 +95,7 @@ def test_the_plugin_runs_a_gpus_test(tmp_path, pytestconfig):
     (tmp_path / "test_gpu.py").write_text(AS_ON_A_GPU)
     root = pytestconfig.rootpath
     path = ":".join(str(each) for each in (root / "src", root / "providers", HERE))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "like_cuda",
-        "--emulated-chip",
-        "80",
-        "-p",
-        "no:cacheprovider",
-    ]
-    done = subprocess.run(
-        [*command, str(tmp_path)], env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}, cwd=tmp_path,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "like_cuda", "--emulated-chip", "80", "test_gpu.py"]
+    variables = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "1 passed" in done.stdout, done.stdout[-2000:] + done.stderr[-500:]

@@ -86,6 +86,20 @@ WRITTEN = [
     Rule("bulk_store_of_unwritten", "{x} fence.proxy.async.shared::cta; bar.sync 0; " + STORE + "cp.async.bulk.wait_group 0; END:",
          "", FILL, UninitialisedError, "nothing has written", "cp.async.bulk"),
 ]
+HALF = "and.b32 %r6, %r1, 31; shl.b32 %r6, %r6, 2; add.u32 %r6, %r6, %r2; cvt.u16.u32 %h1, %r1;"  # the lane's word
+BYTES = [
+    Rule("byte_of_another_warp_read", "add.u32 %r6, %r2, %r1; st.shared.u8 [%r6], %r1; {x} xor.b32 %r7, %r1, 32; add.u32 %r7, %r7, %r2; ld.shared.u8 %r8, [%r7];",
+         "", "bar.sync 0;", (RaceError, UninitialisedError), "not ordered|nothing", "ld.shared.u8"),
+    Rule("halves_of_a_word_by_two_warps", HALF + "{x} add.u32 %r6, %r6, %r7; st.shared.u16 [%r6], %h1;",
+         "mov.u32 %r7, 0;", "shl.b32 %r7, %r5, 1;", RaceError, "not ordered after the write by warp", "st.shared.u16"),
+    Rule("half_written_while_another_warp_reads_it", HALF + "setp.eq.u32 %p1, %r5, 0; @%p1 st.shared.u32 [%r6], %r1; bar.sync 0;"
+         "@%p1 ld.shared.u16 %h2, [%r6+{x}]; @!%p1 st.shared.u16 [%r6+2], %h1;", "2", "0", RaceError, "not ordered after the (read|write) by warp", ".shared.u16"
+         ),
+    Rule("word_written_over_anothers_byte", HALF + "setp.eq.u32 %p1, %r5, 0; @%p1 st.shared.u8 [%r6+3], %r1; {x} @!%p1 st.shared.u32 [%r6], %r1;",
+         "", "bar.sync 0;", RaceError, "not ordered after the write by warp", "st.shared.u"),
+    Rule("one_byte_of_a_word_never_written", HALF + "st.shared.u16 [%r4], %h1; st.shared.u8 [%r4+2], %r1; {x} ld.shared.u32 %r8, [%r4];",
+         "", "st.shared.u8 [%r4+3], %r1;", UninitialisedError, "nothing has written", "ld.shared.u32"),
+]
 RACES = [
     Rule("read_without_a_barrier", FILL + "{x} xor.b32 %r6, %r4, 128; ld.shared.u32 %r7, [%r6];", "", "bar.sync 0;",
          (RaceError, UninitialisedError), "not ordered|nothing", "ld.shared"),
@@ -128,7 +142,7 @@ PROXIES = [
          "fence.proxy.async.shared::cta;", ProxyError, "proxy fence", "cp.async.bulk"),
 ]
 # fmt: on
-RULES = [*BOUNDS, *ALIGNMENT, *WRITTEN, *RACES, *PROXIES]
+RULES = [*BOUNDS, *ALIGNMENT, *WRITTEN, *BYTES, *RACES, *PROXIES]
 
 
 @pytest.mark.parametrize("rule", params(RULES))

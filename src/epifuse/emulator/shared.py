@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One CTA's shared memory: its bytes, and a shadow that says who wrote and read each word (PTX ISA, ".shared").
 
-The shadow has one entry per 4-byte word. Accesses narrower than a word are told apart from each other only by word, so
-clashes between two such accesses are not reported; clashes with wider ones are.
+The shadow has one entry per 4-byte word. Words that narrower accesses have written have four more, one per byte; these
+arrays exist only in kernels that need them.
 """
 
 from __future__ import annotations
@@ -65,6 +65,10 @@ class SharedMemory:
         words = padded // 4
         self._writer = np.zeros(words, np.int64)
         self._narrow = np.zeros(words, np.bool_)
+        """Words whose bytes were written one by one: `_byte_writer` has their writers."""
+        self._atomic = np.zeros(words, np.bool_)
+        self._byte_writer: Array | None = None
+        self._byte_readers: dict[int, Array] = {}
         self._is_barrier = np.zeros(words, np.bool_)
         self._async_reader = np.zeros(words, np.int64)
         self._async_written = np.zeros(words, np.bool_)
@@ -106,36 +110,69 @@ class SharedMemory:
 
     # -- accesses by threads, through the generic proxy ----------------------------------------------------------
 
-    def on_read(self, agent: Agent, words: Words, narrow: bool = False) -> None:
+    def on_read(self, agent: Agent, words: Words) -> None:
         """Check and record a read by threads."""
         if not self.strict:
             return
-        written = self._writer[words]
-        if narrow:
-            written = written[~self._narrow[words]]
-        self._check(agent, written, "read", "write")
+        self._check(agent, self._writer[words], "read", "write")
+        self._check_bytes(agent, words, "read")
         stamp = agent.stamp
         readers = self._readers.get(stamp >> 32)
         if readers is None:
             readers = self._readers[stamp >> 32] = np.zeros(self._writer.size, np.int64)
         readers[words] = stamp
 
-    def on_write(self, agent: Agent, words: Words, narrow: bool = False) -> None:
+    def on_write(self, agent: Agent, words: Words) -> None:
         """Check and record a write by threads (or by cp.async, which uses the same proxy)."""
         if not self.strict:
             return
-        self._check_overwrite(agent, words, narrow)
+        self._check_overwrite(agent, words)
         self._writer[words] = agent.stamp
-        self._narrow[words] = narrow
+        self._narrow[words] = False
+        self._atomic[words] = False
+        self._async_written[words] = False
+
+    def on_narrow_read(self, agent: Agent, offsets: Array, size_bytes: int) -> None:
+        """As `on_read` for accesses of 1 or 2 bytes, one at each offset."""
+        if not self.strict:
+            return
+        words, places = offsets >> 2, offsets[:, None] + np.arange(size_bytes)
+        written = np.broadcast_to(self._writer[words][:, None], places.shape)
+        if self._byte_writer is not None:
+            written = np.where(self._narrow[words][:, None], self._byte_writer[places], written)
+        self._check(agent, written, "read", "write")
+        readers = self._byte_readers.get(agent.stamp >> 32)
+        if readers is None:
+            readers = self._byte_readers[agent.stamp >> 32] = np.zeros(4 * self._writer.size, np.int64)
+        readers[places] = agent.stamp
+
+    def on_narrow_write(self, agent: Agent, offsets: Array, size_bytes: int) -> None:
+        """As `on_write` for accesses of 1 or 2 bytes, one at each offset."""
+        if not self.strict:
+            return
+        words, places = offsets >> 2, offsets[:, None] + np.arange(size_bytes)
+        if self._byte_writer is None:
+            self._byte_writer = np.zeros(4 * self._writer.size, np.int64)
+        by_word = self._byte_writer.reshape(-1, 4)
+        fresh = words[~self._narrow[words]]
+        by_word[fresh] = self._writer[fresh][:, None]
+        self._narrow[words] = True
+        self._check_barriers(words)
+        self._check(agent, self._byte_writer[places], "write", "write")
+        self._check_readers(agent, words, self._readers)
+        self._check_readers(agent, places, self._byte_readers)
+        self._byte_writer[places] = agent.stamp
+        self._writer[words] = agent.stamp
+        self._atomic[words] = False
         self._async_written[words] = False
 
     def on_atomic(self, agent: Agent, words: Words) -> None:
         """Check an atomic access: it is never in a race with another atomic, and everyone sees its result."""
         if not self.strict:
             return
-        plain = self._writer[words][~self._narrow[words]]
+        plain = self._writer[words][~self._atomic[words]]
         self._check(agent, plain, "read", "write")
-        self._narrow[words] = True
+        self._atomic[words] = True
 
     # -- accesses by asynchronous operations, through the asynchronous proxy -------------------------------------
 
@@ -145,6 +182,7 @@ class SharedMemory:
             return
         written = self._writer[words]
         self._check(agent, written, "read", "write")
+        self._check_bytes(agent, words, "read")
         generic = ~self._async_written[words]
         if generic.any():
             self._check_fenced(agent, written[generic], "reads", "written")
@@ -157,11 +195,12 @@ class SharedMemory:
         generic = ~self._async_written[words]
         if generic.any():
             self._check_fenced(agent, self._writer[words][generic], "writes", "written")
-        self._check_overwrite(agent, words, narrow=False)
+        self._check_overwrite(agent, words)
         for readers in self._readers.values():
             self._check_fenced(agent, readers[words], "writes", "read")
         self._writer[words] = agent.stamp
         self._narrow[words] = False
+        self._atomic[words] = False
         self._async_written[words] = True
 
     def settle(self, words: Words, stamp: int, event: int) -> None:
@@ -195,20 +234,35 @@ class SharedMemory:
 
     # -- checks --------------------------------------------------------------------------------------------------
 
-    def _check_overwrite(self, agent: Agent, words: Words, narrow: bool) -> None:
+    def _check_overwrite(self, agent: Agent, words: Words) -> None:
+        self._check_barriers(words)
+        self._check(agent, self._writer[words], "write", "write")
+        self._check_bytes(agent, words, "write")
+        self._check_readers(agent, words, self._readers)
+
+    def _check_barriers(self, words: Words) -> None:
         if self.barriers and self._is_barrier[words].any():
             raise BarrierError("a write to shared memory hits an initialised mbarrier")
-        written = self._writer[words]
-        if narrow:
-            written = written[~self._narrow[words]]
-        self._check(agent, written, "write", "write")
-        self._check(agent, self._async_reader[words], "write", "read")
+
+    def _check_readers(self, agent: Agent, places: Words, shadows: dict[int, Array]) -> None:
+        if shadows is self._readers:
+            self._check(agent, self._async_reader[places], "write", "read")
         own = agent.stamp >> 32
-        for dimension, readers in self._readers.items():
+        for dimension, readers in shadows.items():
             if dimension != own:
-                latest = int(readers[words].max(initial=0))
+                latest = int(readers[places].max(initial=0))
                 if latest and not agent.clock.knows(latest):
-                    raise _at(self._race(agent, latest, "write", "read"), readers[words] == latest)
+                    raise _at(self._race(agent, latest, "write", "read"), readers[places] == latest)
+
+    def _check_bytes(self, agent: Agent, words: Words, kind: str) -> None:
+        """The part of a check of whole words that concerns accesses to their bytes."""
+        if self._byte_writer is not None and self._narrow[words].any():
+            own = self._byte_writer.reshape(-1, 4)[words][self._narrow[words]]
+            self._check(agent, own, kind, "write")
+        if kind == "write":
+            for dimension, readers in self._byte_readers.items():
+                if dimension != agent.stamp >> 32:
+                    self._check(agent, readers.reshape(-1, 4)[words], kind, "read")
 
     def _check(self, agent: Agent, events: Array, kind: str, other_kind: str) -> None:
         if not events.size:

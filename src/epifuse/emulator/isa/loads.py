@@ -135,7 +135,10 @@ def _load_shared(warp: Warp, where: Value, size: int, count: int, cluster: bool 
     if type(where) is int:
         memory, offset = shared_at(warp, where, cluster)
         memory.check_bounds(offset, offset + total, total)
-        memory.on_read(warp, word_range(offset, total), total < 4)
+        if total < 4:
+            memory.on_narrow_read(warp, np.array([offset]), total)
+        else:
+            memory.on_read(warp, word_range(offset, total))
         return memory.views[size][offset // size : offset // size + count][None, :]
     addresses = active(warp, where, np.uint32)
     ranks = addresses >> CTA_SHIFT
@@ -145,7 +148,10 @@ def _load_shared(warp: Warp, where: Value, size: int, count: int, cluster: bool 
     memory = cta_at(warp, rank, cluster).shared
     offsets = addresses & OFFSET_MASK
     memory.check_all(offsets, total)
-    memory.on_read(warp, shared_words(offsets, total), total < 4)
+    if total < 4:
+        memory.on_narrow_read(warp, offsets.astype(np.int64), total)
+    else:
+        memory.on_read(warp, shared_words(offsets, total))
     first = (offsets // size).astype(np.int64)
     found: Array = memory.views[size][first[:, None] + np.arange(count)]
     return found
@@ -262,7 +268,10 @@ def store_shared(warp: Warp, addresses: Array, rows: Array, cluster: bool) -> No
         memory = cta_at(warp, rank, cluster).shared
         offsets = addresses[chosen] & OFFSET_MASK
         memory.check_all(offsets, total)
-        memory.on_write(warp, shared_words(offsets, total), total < 4)
+        if total < 4:
+            memory.on_narrow_write(warp, offsets.astype(np.int64), total)
+        else:
+            memory.on_write(warp, shared_words(offsets, total))
         first = (offsets // rows.itemsize).astype(np.int64)
         memory.views[rows.itemsize][first[:, None] + np.arange(rows.shape[1])] = rows[chosen]
 

@@ -128,7 +128,7 @@ def check(
         str | None, typer.Option(help="Ask for a target's operators, such as 100a; emulated where no GPU runs them.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the random operands.")] = 0,
-    limit: Annotated[int, typer.Option(min=0, help="How many operators, best first; 0: all of them.")] = 2,
+    limit: Annotated[int, typer.Option(min=0, help="How many operators of each family, best first; 0: all.")] = 2,
     only: Annotated[list[str] | None, typer.Option(help="Of epilogues: this operation alone.")] = None,
     output: Annotated[Path | None, typer.Option("--json", "-o", help="Write all findings there too.")] = None,
 ) -> None:

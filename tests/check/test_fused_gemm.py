@@ -8,10 +8,10 @@ import torch
 
 import epifuse as ops
 import epifuse_cpu.operator as cpu
-from epifuse.check import cases, fused_gemm
+from epifuse.check import cases, fused_gemm, subjects
 from epifuse.check.fused_gemm import Plan, check_lesson, check_operators
 from epifuse.check.subjects import CheckError, LearnerSubject, load_lesson
-from epifuse.check.verdict import Kind
+from epifuse.check.verdict import Kind, Section
 from epifuse.check.watch import OutOfTimeError, time_box
 
 WORKSHOP = Path(__file__).resolve().parents[2] / "examples/workshop"
@@ -362,3 +362,39 @@ def test_a_report_is_true_only_where_something_was_checked():
     section.add([fused_gemm.mapping.Finding(Kind.VALUE, "s", "c")])
     assert not report
     assert report.as_json()["sections"][0]["findings"][0]["kind"] == "value"
+
+
+def subject_of(family):
+    """The first design of a family for a problem that all of the target's families serve."""
+    shape = (64, 64, 64)
+    problem = cases.make("probe", torch.zeros(64, 64), torch.zeros(64, 64), torch.zeros(64), torch.float16)
+    args = subjects.fused(
+        problem.a.view, problem.b.view, problem.bias.view, torch.empty(shape[:2], dtype=torch.float16)
+    )
+    found = subjects.operators(args, "90a", 1)
+    return {each.key[0].__name__: each for each in found}[family]
+
+
+def test_each_family_has_its_share_of_the_limit():
+    args = subjects.fused(*(torch.zeros(64, 64, dtype=torch.float16),) * 2, torch.zeros(64), torch.empty(64, 64))
+    every = [subject.key[0].__name__ for subject in subjects.operators(args, "90a", 0)]
+    assert set(every) == {"Sm80GemmOperator", "Sm90GemmOperator"}
+    few = [subject.key[0].__name__ for subject in subjects.operators(args, "90a", 2)]
+    assert sorted(few) == ["Sm80GemmOperator"] * 2 + ["Sm90GemmOperator"] * 2
+    assert few == [name for number, name in enumerate(every) if every[: number + 1].count(name) <= 2]
+
+
+def test_what_another_operator_serves_is_no_finding_and_no_case(monkeypatch):
+    def nobody(args, metadata_filter=None, target_sm=None, providers=None, limit=None):
+        return []
+
+    subject = subject_of("Sm90GemmOperator")
+    values = torch.zeros(8, 8, dtype=torch.float64)
+    problem = cases.make("float32", values, values, values[0], torch.float32)  # no dtype of the Hopper kernel's
+    assert cases.judge(subject, problem) is None
+    section = Section("s")
+    section.add(None)
+    assert (section.cases, section.others, section.findings) == (0, 1, [])
+    monkeypatch.setattr(subjects, "get_operators", nobody)
+    (finding,) = cases.judge(subject, problem)
+    assert finding.kind is Kind.REFUSED

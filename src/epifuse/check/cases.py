@@ -11,7 +11,7 @@ import torch
 from epifuse.check import diagnose, guard, measure
 from epifuse.check.guard import Guarded
 from epifuse.check.measure import Expected
-from epifuse.check.subjects import RefusedError, Subject, fused
+from epifuse.check.subjects import AnotherServesError, RefusedError, Subject, fused
 from epifuse.check.verdict import Finding, Kind
 from epifuse.check.watch import OutOfTimeError, time_box
 
@@ -94,8 +94,8 @@ def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def judge(subject: Subject, problem: Problem, seconds: float = SECONDS) -> list[Finding]:
-    """Run the subject on fresh output memory; nothing found means right."""
+def judge(subject: Subject, problem: Problem, seconds: float = SECONDS) -> list[Finding] | None:
+    """Run the subject on fresh output memory; nothing found means right, None that it leaves the problem to others."""
     out = problem.output()
     before = [operand.view.clone() for operand in (problem.a, problem.b, problem.bias)]
     operands = (problem.a.view, problem.b.view, problem.bias.view)
@@ -104,6 +104,8 @@ def judge(subject: Subject, problem: Problem, seconds: float = SECONDS) -> list[
             result = subject.run(*operands, out.view)
     except OutOfTimeError as late:
         return [Finding(Kind.SLOW, subject.name, problem.case, hint=str(late))]
+    except AnotherServesError:
+        return None
     except RefusedError as refusal:
         return [Finding(Kind.REFUSED, subject.name, problem.case, hint=str(refusal))]
     except Exception as error:  # noqa: BLE001 - a learner's function may raise anything, and that is the verdict

@@ -17,7 +17,7 @@ from epifuse.arguments import EpilogueArguments, GemmArguments
 from epifuse.check import guard, measure
 from epifuse.check.fused_gemm import Plan
 from epifuse.check.guard import Guarded
-from epifuse.check.subjects import OperatorSubject, RefusedError, operators
+from epifuse.check.subjects import AnotherServesError, OperatorSubject, RefusedError, operators
 from epifuse.check.verdict import Finding, Kind, Report, Section
 from epifuse.discovery import explain
 from epifuse.fusion.vocabulary import table
@@ -106,7 +106,7 @@ def cases(plan: Plan) -> list[Case]:
 
 
 def check(plan: Plan, only: Sequence[str] = ()) -> Report:
-    """Check the operators of the list, the ``limit`` best of each case; ``only``: these operations."""
+    """Check the operators of the list, the ``limit`` best of each family for each case; ``only``: these operations."""
     report = Report("epilogues", plan.place)
     chosen = [case for case in cases(plan) if not only or case.operation in only]
     sections: dict[str, Section] = {}
@@ -148,9 +148,11 @@ def _case(case: Case, plan: Plan, section: Section) -> None:
 
 def _run(
     case: Case, subject: OperatorSubject, bound: _Bound, expected: dict[str, measure.Expected]
-) -> Iterator[Finding] | list[Finding]:
+) -> Iterator[Finding] | list[Finding] | None:
     try:
         subject.run_arguments(bound.args)
+    except AnotherServesError:
+        return None
     except RefusedError as refusal:
         return [Finding(Kind.REFUSED, subject.name, case.name, hint=str(refusal))]
     except Exception as error:  # noqa: BLE001 - whatever a provider raises is a finding

@@ -95,7 +95,7 @@ class Plan:
 
 
 def check_operators(plan: Plan) -> Report:
-    """Check the operators that discovery finds, the ``limit`` best ones of each dtype."""
+    """Check the operators that discovery finds, the ``limit`` best ones of each family and dtype."""
     report = Report("fused_gemm", _where(plan))
     report.notes.append(ROUNDING_STAGE)
     report.section("tile mapping").add(mapping.check())

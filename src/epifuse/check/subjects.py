@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +43,10 @@ class CheckError(EpifuseError, ValueError):
 
 class RefusedError(Exception):
     """No operator serves a problem; the reasons are the text."""
+
+
+class AnotherServesError(Exception):
+    """An operator does not serve a problem that another one of the list serves."""
 
 
 class Subject(Protocol):
@@ -110,9 +115,12 @@ class OperatorSubject:
         """Run any GEMM.
 
         Raises:
-            RefusedError: no operator of this design serves it.
+            RefusedError: no operator serves it.
+            AnotherServesError: none of this design does.
         """
         found = get_operators(args, lambda metadata: similar(metadata) == self.key[:2], target_sm=self.target)
+        if not found and get_operators(args, target_sm=self.target, limit=1):
+            raise AnotherServesError(self.name)
         if not found:
             raise RefusedError(str(explain(args, target_sm=self.target)))
         next((op for op in found if identity(op.metadata) == self.key), found[0]).run(args)
@@ -121,15 +129,21 @@ class OperatorSubject:
 
 
 def operators(args: GemmArguments, target: TargetLike, limit: int) -> list[OperatorSubject]:
-    """The designs that serve ``args``, best first; all of them where ``limit`` is 0."""
+    """The designs that serve ``args``, best first, at most ``limit`` of each family; all of them where it is 0."""
     found: dict[tuple[Any, ...], OperatorSubject] = {}
     for operator in get_operators(args, target_sm=target):
         metadata = operator.metadata
         shape = tuple(getattr(metadata.design, "tile_shape", ())) or (BLOCKS_M[-1], BLOCK_N, BLOCK_K)
         key = identity(metadata)
         found.setdefault(key, OperatorSubject(key, describe(metadata), shape[:3], target))
-    subjects = list(found.values())
-    return subjects[:limit] if limit else subjects
+    taken: Counter[type] = Counter()
+    subjects = []
+    for subject in found.values():
+        family = subject.key[0]
+        taken[family] += 1
+        if not limit or taken[family] <= limit:
+            subjects.append(subject)
+    return subjects
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,14 @@ class Section:
     cases: int = 0
     findings: list[Finding] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    others: int = 0
+    """Cases that the operator in question leaves to others of the list."""
 
-    def add(self, findings: Iterable[Finding]) -> None:
-        """Count one case and keep what it found."""
+    def add(self, findings: Iterable[Finding] | None) -> None:
+        """Count one case and keep what it found; None: it was another operator's."""
+        if findings is None:
+            self.others += 1
+            return
         self.cases += 1
         self.findings += findings
 
@@ -99,6 +104,11 @@ class Report:
         """How many cases were judged."""
         return sum(section.cases for section in self.sections)
 
+    @property
+    def others(self) -> int:
+        """How many cases operators left to others of the list."""
+        return sum(section.others for section in self.sections)
+
     def __bool__(self) -> bool:
         return self.cases > 0 and not self.findings
 
@@ -125,6 +135,7 @@ class Report:
                 {
                     "name": section.name,
                     "cases": section.cases,
+                    "others": section.others,
                     "findings": [finding.as_json() for finding in section.findings],
                     "skipped": section.skipped,
                 }

@@ -10,7 +10,7 @@ import torch
 
 from epifuse.arguments import EpilogueArguments, GemmArguments
 from epifuse.check import cases, guard
-from epifuse.check.subjects import LearnerSubject, OperatorSubject, RefusedError
+from epifuse.check.subjects import AnotherServesError, LearnerSubject, OperatorSubject, RefusedError
 from epifuse.check.verdict import Finding, Kind, Section
 from epifuse.check.watch import OutOfTimeError, Region, Writes, time_box
 from epifuse.tile_order import order
@@ -54,6 +54,8 @@ def count_operator(subject: OperatorSubject, dtype: torch.dtype, section: Sectio
                     break
             else:
                 section.add([] if out.broken() is None else [Finding(Kind.OUTSIDE, subject.name, case)])
+        except AnotherServesError:
+            section.add(None)
         except RefusedError as refusal:
             section.skipped.append(f"{subject.name}: {refusal}")
         except Exception as error:  # noqa: BLE001 - whatever a provider raises is a finding

@@ -123,7 +123,8 @@ def _print(console: Console, report: Report) -> None:
     for note in report.notes:
         console.print(Text(note))
     end = "all right" if report else f"{len(report.findings)} findings" if report.findings else "nothing was checked"
-    console.print(Text(f"{report.cases} cases, {end}.", style="bold green" if report else "bold red"))
+    others = f" ({report.others} more are left to other operators)" if report.others else ""
+    console.print(Text(f"{report.cases} cases{others}, {end}.", style="bold green" if report else "bold red"))
 
 
 def _summary(report: Report) -> Table:

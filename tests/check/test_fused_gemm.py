@@ -398,3 +398,16 @@ def test_what_another_operator_serves_is_no_finding_and_no_case(monkeypatch):
     monkeypatch.setattr(subjects, "get_operators", nobody)
     (finding,) = cases.judge(subject, problem)
     assert finding.kind is Kind.REFUSED
+
+
+def test_an_operator_is_described_by_what_is_unusual_in_its_design():
+    square = torch.zeros(64, 64, dtype=torch.float16)
+    args = subjects.fused(square, square, square[0], torch.empty_like(square))
+    names = {
+        target: {subjects.describe(operator.metadata) for operator in ops.get_operators(args, target_sm=target)}
+        for target in ("80", "90a")
+    }
+    assert "Sm80GemmOperator, tile 128x128x64, stages 3, group 8" in names["80"]
+    for mode in (", pingpong, epilogue tile 64x64", ", epilogue tile 64x64"):
+        assert any(f"tile 128x128x64, stages 6, group 8{mode}" in name for name in names["90a"])
+    assert len(names["90a"]) == len(ops.get_operators(args, target_sm="90a"))

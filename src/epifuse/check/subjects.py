@@ -19,7 +19,7 @@ from epifuse.arguments import EpilogueArguments, GemmArguments
 from epifuse.discovery import explain, get_operators
 from epifuse.errors import EpifuseError
 from epifuse.fusion.activation import relu
-from epifuse.metadata import OperatorMetadata
+from epifuse.metadata import DesignMetadata, OperatorMetadata
 from epifuse.target import TargetLike
 
 BLOCK_N, BLOCK_K = 64, 32
@@ -72,16 +72,32 @@ def fused(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, out: torch.Tenso
 
 def describe(metadata: OperatorMetadata) -> str:
     """An operator's family and what its design says, for people."""
-    family = metadata.operator_class.__name__
-    shape = getattr(metadata.design, "tile_shape", ())
-    parts = [family]
-    if shape:
-        parts.append("tile " + "x".join(map(str, shape)))
+    parts = [metadata.operator_class.__name__]
+    design = metadata.design
+    if getattr(design, "tile_shape", ()):
+        parts.append("tile " + "x".join(map(str, design.tile_shape)))  # type: ignore[union-attr]
     for field in ("num_smem_stages", "group"):
-        value = getattr(metadata.design, field, None)
+        value = getattr(design, field, None)
         if value is not None:
             parts.append(f"{field.removeprefix('num_smem_')} {value}")
+    parts += [] if design is None else _unusual(design)
     return ", ".join(parts)
+
+
+_ALWAYS_SAID = ("tile_shape", "num_smem_stages", "group")
+
+
+def _unusual(design: DesignMetadata) -> list[str]:
+    """The other fields of a design that are not as they usually are."""
+    said = []
+    for field in dataclasses.fields(design):
+        value = getattr(design, field.name)
+        if field.name in _ALWAYS_SAID or value == field.default or not value:
+            continue
+        name = field.name.removesuffix("_shape").replace("_", " ")
+        text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        said.append(name if value is True else f"{name} {text}")
+    return said
 
 
 def similar(metadata: OperatorMetadata) -> tuple[Any, ...]:

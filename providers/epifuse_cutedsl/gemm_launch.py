@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from epifuse_cutedsl.configs.sm80 import Sm80Config
 from epifuse_cutedsl.fuse.params import EpilogueTraits, values
 from epifuse_cutedsl.launch import Launcher, bytes_of, on_stream, zeroed_workspace
 from epifuse_cutedsl.operands import strides_mkl
+from epifuse_cutedsl.run_workspace import RunWorkspace
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Compiled:
     epilogue_traits: EpilogueTraits
     kinds: tuple[Any, ...]
     """What of its arguments it was compiled for; others may differ in extents, strides, addresses and numbers."""
+    copies: tuple[Launcher | None, Launcher | None] = (None, None)
+    """What copies A and B before, where they are copied."""
 
 
 _STREAMS_KEPT = 16
@@ -44,7 +48,7 @@ class GemmLaunch:
         group: int,
         args: GemmArguments,
         artifact: CompiledArtifact,
-        workspace_bytes: tuple[int, int],
+        workspace: RunWorkspace,
     ) -> None:
         _require_data(args)
         self.artifact = artifact
@@ -52,18 +56,20 @@ class GemmLaunch:
         self._bound = args.bound
         self._device = args.A.device
         self._index = self._device.index or 0
+        self._batches = args.problem_size.L
+        self._workspace, self._workspace_bytes = workspace, workspace.bytes
+        self._sources = (args.A.view, args.B.view)
         self._grid, self._main, self._tiles = self._layout(config, group, args)
-        self._workspace_bytes, self._zero_bytes = workspace_bytes
         scalars = [value for value in args.loads if isinstance(value, torch.Tensor)]
         self._changing = self._device.type != "cpu" and any(t.device.type == "cpu" for t in scalars)
         self._operands = [args.A.view, args.B.view, *args.outputs, *scalars]
-        self._repeats = self._device.type != "cpu" and not workspace_bytes[0] and not self._changing
+        self._repeats = self._device.type != "cpu" and not self._workspace_bytes and not self._changing
         self._prepared: dict[int, PreparedLaunch] = {}
 
     def _layout(
         self, config: Sm80Config, group: int, args: GemmArguments
     ) -> tuple[tuple[int, int, int], list[Any], list[int]]:
-        """The grid, the main loop's parameters (the sixth is L), and the epilogue's tiles along M and N."""
+        """The grid, the main loop's parameters, and the epilogue's tiles along M and N."""
         m, n, k, batches = args.problem_size
         tiles = [-(-m // config.tile_m), -(-n // config.tile_n)]
         strides = [*strides_mkl(args.A.traits, k_last=True), *strides_mkl(args.B.traits, k_last=False)]
@@ -93,10 +99,10 @@ class GemmLaunch:
             if not self._grid[0]:
                 _fill_identities(self._bound)
                 return
-            numbers = self._numbers()
-            if self._workspace_bytes:
-                memory = self._memory(workspace)
-                numbers += [memory.data_ptr(), *self._tiles]
+            memory = self._memory(workspace)
+            for launcher, grid, copy_numbers, _ in self._copies(memory):
+                launcher.prepare(self._index, address, grid, copy_numbers).run()
+            numbers = self._numbers(memory)
             prepared = self._compiled.launcher.prepare(self._index, address, self._grid, numbers)
             prepared.run()
             if self._repeats:
@@ -104,29 +110,48 @@ class GemmLaunch:
                     self._prepared.clear()
                 self._prepared[address] = prepared
 
-    def _numbers(self) -> list[Any]:
-        return self._main + values(self._bound, self._compiled.epilogue_traits, self._main[5])
+    def _numbers(self, memory: torch.Tensor | None) -> list[Any]:
+        numbers = self._main_for(memory) + values(self._bound, self._compiled.epilogue_traits, self._batches)
+        if memory is not None and self._workspace.reduction_bytes:
+            numbers += [memory.data_ptr(), *self._tiles]
+        return numbers
+
+    def _main_for(self, memory: torch.Tensor | None) -> list[Any]:
+        """The main loop's parameters for a run with that workspace."""
+        return self._main
+
+    def _copies(self, memory: torch.Tensor | None) -> Iterator[tuple[Launcher, tuple[int, int, int], list[int], Any]]:
+        """The copies to be made first: launcher, grid, numbers and source of each."""
+        if memory is None:
+            return
+        places = zip(self._workspace.copies, self._compiled.copies, self._sources, self._workspace.offsets, strict=True)
+        for copy, launcher, source, offset in places:
+            if copy is not None and launcher is not None and copy.bytes:
+                yield launcher, copy.grid, copy.numbers(source.data_ptr(), memory.data_ptr() + offset), source
 
     def _emulate(self, workspace: Any) -> None:
-        numbers, tensors = self._numbers(), self._operands
-        if self._workspace_bytes:
-            memory = self._memory(workspace)
-            numbers += [memory.data_ptr(), *self._tiles]
+        memory, tensors = self._memory(workspace), self._operands
+        for launcher, grid, copy_numbers, source in self._copies(memory):
+            launcher.emulated(grid, copy_numbers, [source, memory])
+        if memory is not None:
             tensors = [*tensors, memory]
-        self._compiled.launcher.emulated(self._grid, numbers, tensors)
+        self._compiled.launcher.emulated(self._grid, self._numbers(memory), tensors)
 
-    def _memory(self, workspace: Any) -> torch.Tensor:
-        """The run's scratch memory, its counters zero: what was given, or memory of the run's own.
+    def _memory(self, workspace: Any) -> torch.Tensor | None:
+        """The run's scratch memory, its counters zero: what was given, or memory of the run's own; None: it needs none.
 
         Raises:
             OperandError: what was given is too small, not aligned, or not on the operands' device.
         """
+        zero_bytes = self._workspace.zero_bytes
+        if not self._workspace_bytes:
+            return None
         if workspace is None:
-            return zeroed_workspace(self._workspace_bytes, self._zero_bytes, self._device)
+            return zeroed_workspace(self._workspace_bytes, zero_bytes, self._device)
         given = workspace if isinstance(workspace, Workspace) else Workspace(workspace)
         memory = bytes_of(given.data, self._workspace_bytes, self._device)
-        if given.leading_zero_bytes < self._zero_bytes:
-            memory[: self._zero_bytes].zero_()
+        if given.leading_zero_bytes < zero_bytes:
+            memory[:zero_bytes].zero_()
         return memory
 
 

@@ -32,12 +32,14 @@ from epifuse.target import TargetSm
 from epifuse.utils.device import target_of_operands
 from epifuse.workspace import AllocationRequirement
 from epifuse_cutedsl.compile import Kernel, image_of
+from epifuse_cutedsl.configs.padded import PaddedForm
 from epifuse_cutedsl.fuse import workspace as reductions
 from epifuse_cutedsl.fuse.boxes import Boxes
 from epifuse_cutedsl.fuse.fragment import KernelFacts
 from epifuse_cutedsl.fuse.params import EpilogueTraits, parameters, traits_of
 from epifuse_cutedsl.gemm_launch import Compiled, GemmLaunch
 from epifuse_cutedsl.launch import Launcher
+from epifuse_cutedsl.run_workspace import Copies, RunWorkspace
 from epifuse_cutedsl.tile.smem import limit_bytes
 
 _ARTIFACTS_KEPT = 256
@@ -88,6 +90,8 @@ class Kinds(NamedTuple):
     folds: bool
     """Whether a reduction folds several batches."""
     boxes: Boxes = Boxes()
+    copies: tuple[PaddedForm | None, ...] = (None, None)
+    """How A and B are copied before, where they are; the kernel itself does not depend on it."""
     """The epilogue's tensors that move by tensor copies."""
 
 
@@ -162,6 +166,11 @@ class GemmOperator(Operator):
     def _boxes(cls, args: GemmArguments) -> Boxes:
         """The epilogue's tensors that the kernel moves by tensor copies."""
         return Boxes()
+
+    @classmethod
+    def _copies(cls, args: GemmArguments) -> Copies:
+        """The copies of A and of B that a run makes first."""
+        return None, None
 
     @abstractmethod
     def _facts(self, plan: EpiloguePlan, kinds: Kinds, cc: int) -> KernelFacts:
@@ -287,7 +296,8 @@ class GemmOperator(Operator):
     def _kinds(cls, args: GemmArguments) -> Kinds:
         traits = traits_of(args.bound, args.problem_size.L)
         main, folds = cls._main_kinds(args), folds_batches(args)
-        return Kinds(main, args.accumulator_type, args.plan.key, traits, folds, cls._boxes(args))
+        forms = tuple(copy and copy.form for copy in cls._copies(args))
+        return Kinds(main, args.accumulator_type, args.plan.key, traits, folds, cls._boxes(args), forms)
 
     def _compiled(self, args: GemmArguments, target: TargetSm) -> Compiled:
         plan, kinds = args.plan, self._kinds(args)
@@ -299,15 +309,19 @@ class GemmOperator(Operator):
             return self._kernel(kinds, Epilogue(plan, kinds.traits, facts, kinds.folds, kinds.boxes))
 
         codes = (*self.main_codes, *(param.code for param in parameters(plan, kinds.traits)))
-        parts = (self.architecture, self.config, kinds, facts)
-        return Compiled(Launcher(image_of(parts, codes, target, make)), kinds.traits, kinds)
+        parts = (self.architecture, self.config, kinds._replace(copies=()), facts)
+        a, b = (copy and copy.launcher(target) for copy in self._copies(args))
+        return Compiled(Launcher(image_of(parts, codes, target, make)), kinds.traits, kinds, (a, b))
 
     def _get_workspace_size(self, args: GemmArguments) -> AllocationRequirement:
-        total, _ = self._workspace(args)
+        total = self._run_workspace(args).bytes
         return AllocationRequirement(total, WORKSPACE_ALIGNMENT_BYTES) if total else AllocationRequirement.empty()
 
+    def _run_workspace(self, args: GemmArguments) -> RunWorkspace:
+        return RunWorkspace(*self._workspace(args), self._copies(args))
+
     def _workspace(self, args: GemmArguments) -> tuple[int, int]:
-        """Bytes of the workspace, and how many of the first ones must be zero."""
+        """Bytes of the reductions' workspace, and how many of the first ones must be zero."""
         if not args.plan.reduces:
             return 0, 0
         m, n, _, batches = args.problem_size
@@ -325,7 +339,7 @@ class GemmOperator(Operator):
                     "The artifact was compiled for operands of other kinds: dtypes, alignments or which strides are 1.",
                     advice="Compile it for these arguments, or pass none: the operator keeps one for each kind.",
                 )
-            launch = self.launch_class(self.config, self.group, args, compiled_artifact, self._workspace(args))
+            launch = self.launch_class(self.config, self.group, args, compiled_artifact, self._run_workspace(args))
             args.memo[self] = launch
         launch(stream, workspace)
 

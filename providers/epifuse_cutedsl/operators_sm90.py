@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``Sm90GemmOperator``: the Hopper kernel as an operator. It takes what tensor copies can move and refuses the rest."""
+"""``Sm90GemmOperator``: the Hopper kernel as an operator. What tensor copies cannot move is copied before."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from epifuse_cutedsl.fuse.fragment import KernelFacts
 from epifuse_cutedsl.fuse.params import traits_of, wanted_run
 from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, target_of
 from epifuse_cutedsl.provider import CuTeDSLProvider
-from epifuse_cutedsl.sm90_launch import Sm90Launch, operands
+from epifuse_cutedsl.run_workspace import Copies
+from epifuse_cutedsl.sm90_launch import Sm90Launch, routes
 from epifuse_cutedsl.support import Ways, refusal
-from epifuse_cutedsl.tma_operands import tma_operand
 
 _DIRECT_RUN = 2
 """Accumulators beside one another that a thread has."""
@@ -34,15 +34,8 @@ _STAGED_RUN = 16
 def refusal_of_operands(args: GemmArguments) -> str | None:
     """Why the Hopper kernel does not multiply these operands; None where it does."""
     a, b, accumulator = product_of(args)
-    kind = KINDS.get((a, b, accumulator))
-    if kind is None:
+    if (a, b, accumulator) not in KINDS:
         return f"The Hopper kernel does not multiply {a} and {b} into {accumulator}"
-    for name, traits, k_last in (("A", args.A.traits, True), ("B", args.B.traits, False)):
-        found = tma_operand(traits, k_last=k_last)
-        if isinstance(found, str):
-            return f"Tensor copies cannot move {name}: {found}"
-        if found.major not in kind.majors:
-            return f"The Hopper kernel multiplies {name} of {traits.dtype.name} with a stride of 1 along K alone"
     return None
 
 
@@ -136,8 +129,13 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _main_kinds(cls, args: GemmArguments) -> tuple[Any, ...]:
-        kind = KINDS[product_of(args)]
-        return kind, *(operand.major for operand in operands(args)), args.problem_size.K == 0
+        majors = (route.operand.major for route in routes(args))
+        return KINDS[product_of(args)], *majors, args.problem_size.K == 0
+
+    @classmethod
+    def _copies(cls, args: GemmArguments) -> Copies:
+        a, b = routes(args)
+        return a.copy, b.copy
 
     def _facts(self, plan: EpiloguePlan, kinds: Kinds, cc: int) -> KernelFacts:
         config, traits = self.config, kinds.traits
@@ -155,7 +153,11 @@ class Sm90GemmOperator(GemmOperator):
         return Sm90Gemm(self.config, *kinds.main, epilogue)
 
     def _estimate_us(self, args: GemmArguments, target_sm: TargetSm | None = None) -> float | None:
-        return times_sm90.estimate_us(self.config, self.group, args, target_sm or target_of(args))
+        target = target_sm or target_of(args)
+        found = times_sm90.estimate_us(self.config, self.group, args, target)
+        if found is None or target is None:
+            return found
+        return found + sum(copy.estimate_us(target.cc) for copy in self._copies(args) if copy is not None)
 
 
 def _columns(plan: EpiloguePlan) -> int:

@@ -11,13 +11,13 @@ from epifuse import emulator
 from epifuse.arguments import GemmArguments
 from epifuse.runtime import tensormap
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, Sm90Config
-from epifuse_cutedsl.configs.sm90_products import K_TILE_BYTES
+from epifuse_cutedsl.configs.sm90_products import K_TILE_BYTES, KINDS
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, maps_of
-from epifuse_cutedsl.gemm_launch import GemmLaunch
-from epifuse_cutedsl.tma_operands import TmaOperand, tma_operand
+from epifuse_cutedsl.tma_launch import TmaLaunch
+from epifuse_cutedsl.tma_operands import Route, TmaOperand, routes_of
 
 
-class Sm90Launch(GemmLaunch):
+class Sm90Launch(TmaLaunch):
     """A persistent grid: one CTA for each SM, or for each tile where there are fewer (with clusters: in whole ones)."""
 
     def _layout(
@@ -26,17 +26,11 @@ class Sm90Launch(GemmLaunch):
         m, n, k, batches = args.problem_size
         tiles = (-(-m // (config.tile_m * config.cluster)), -(-n // config.tile_n))
         total = tiles[0] * tiles[1] * batches
-        a, b = operands(args)
+        a, b = (route.operand for route in routes(args))
         maps = [bytes(tensormap.BYTES)] * (2 + MOST_MAPS)
         if total and k:
-            device = args.A.device
-            maps[:2] = [
-                tensormap.encode(operand.tiled_map(address, _box(operand, extent, config.tile_k, parts)), device)
-                for operand, address, extent, parts in (
-                    (a, args.A.data_ptr(), config.tile_m, 1),
-                    (b, args.B.data_ptr(), config.tile_n, config.cluster),
-                )
-            ]
+            boxes = _box(a, config.tile_m, config.tile_k, 1), _box(b, config.tile_n, config.tile_k, config.cluster)
+            maps[:2] = self._operand_maps(args, routes(args), boxes)
         if total:
             others = maps_of(self._bound, self._compiled.kinds.boxes)
             maps[2 : 2 + len(others)] = [tensormap.encode(each, args.A.device) for each in others]
@@ -46,12 +40,10 @@ class Sm90Launch(GemmLaunch):
         return (clusters * config.cluster, 1, 1), main, pieces
 
 
-def operands(args: GemmArguments) -> tuple[TmaOperand, TmaOperand]:
-    """A and B of arguments that the operator supports."""
-    a, b = tma_operand(args.A.traits, k_last=True), tma_operand(args.B.traits, k_last=False)
-    assert isinstance(a, TmaOperand)
-    assert isinstance(b, TmaOperand)
-    return a, b
+def routes(args: GemmArguments) -> tuple[Route, Route]:
+    """How A and B of arguments that the operator supports reach the kernel."""
+    product = args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name
+    return routes_of(args, KINDS[product].majors)
 
 
 def _box(operand: TmaOperand, extent: int, tile_k: int, parts: int) -> tuple[int, int, int]:

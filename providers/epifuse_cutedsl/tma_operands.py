@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from epifuse.arguments import GemmArguments
 from epifuse.runtime.tensormap import ALIGNMENT_BYTES, TiledMap
 from epifuse.runtime.tensors import Traits
+from epifuse_cutedsl.padded_copy import PaddedCopy
 
 _LARGEST_STRIDE_BYTES = 1 << 40
+MAJORS = ("k", "mn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,37 @@ def tma_operand(traits: Traits, *, k_last: bool) -> TmaOperand | str:
         sizes = (max(extent, 1), max(rows, 1), batches if batched else 1)
         return TmaOperand(traits, major, sizes, strides, batched)
     return reason
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How an operand reaches a kernel: ``operand`` lies where the user put it, or is the ``copy``."""
+
+    operand: TmaOperand
+    copy: PaddedCopy | None = None
+
+
+def route_of(traits: Traits, *, k_last: bool, majors: Sequence[str] = MAJORS) -> Route:
+    """The route of A (``k_last``) or B to a kernel that takes these majors: what tensor copies cannot move so is copied
+    to rows along K."""
+    found = tma_operand(traits, k_last=k_last)
+    if not isinstance(found, str) and found.major in majors:
+        return Route(found)
+    copy = PaddedCopy(traits, k_last)
+    moved = tma_operand(copy.traits, k_last=k_last)
+    assert not isinstance(moved, str)
+    assert moved.major in majors
+    return Route(moved, copy)
+
+
+def routes_of(args: GemmArguments, majors: Sequence[str] = MAJORS) -> tuple[Route, Route]:
+    """The routes of A and B, kept with the arguments."""
+    key = (routes_of, tuple(majors))
+    found: tuple[Route, Route] | None = args.memo.get(key)
+    if found is None:
+        a, b = args.A.traits, args.B.traits
+        found = args.memo[key] = (route_of(a, k_last=True, majors=majors), route_of(b, k_last=False, majors=majors))
+    return found
 
 
 def _fits(stride_bytes: int) -> bool:

@@ -78,21 +78,12 @@ def arguments(a, b, accumulator=torch.float32):
     return ops.GemmArguments(a, b, torch.empty(a.shape[0], b.shape[1]), accumulator)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "word"),
-    [
-        (torch.zeros(8, 8), torch.zeros(8, 8), "does not multiply float32"),
-        (blank(70, 45), blank(45, 72), "cannot move A: its rows"),
-        (blank(70, 40), blank(40, 71), "cannot move B: its rows"),
-    ],
-)
-def test_refusals_name_the_operand(a, b, word):
-    args = arguments(a, b)
-    assert word in refusal_of_operands(args)
-    for operator in ops.get_operators(args, target_sm="90a"):
-        assert not isinstance(operator, Sm90GemmOperator)
+def test_a_refusal_names_the_dtypes():
+    args = arguments(torch.zeros(8, 8), torch.zeros(8, 8))
+    assert "does not multiply float32" in refusal_of_operands(args)
+    assert not any(isinstance(op, Sm90GemmOperator) for op in ops.get_operators(args, target_sm="90a"))
     rows = {row.family: row.status.reason for row in ops.explain(args, target_sm="90a")}
-    assert word in rows["Sm90GemmOperator"]
+    assert "does not multiply float32" in rows["Sm90GemmOperator"]
 
 
 @pytest.mark.parametrize("target", ["80", "100a", "90"])

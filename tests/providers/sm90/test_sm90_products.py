@@ -13,7 +13,6 @@ import epifuse as ops
 from epifuse import dtypes
 from epifuse_cutedsl.configs.sm90 import Tail, configurations
 from epifuse_cutedsl.configs.sm90_products import KINDS, MOST_ACCUMULATORS, part_of
-from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator, refusal_of_operands
 
 TILES = (
     ("cooperative", (128, 256)),
@@ -145,12 +144,3 @@ def test_the_table(product):
 def test_parts_of_promoted_sums(blocks, tile_n, alternating, expected):
     part = part_of(blocks, tile_n, alternating=alternating)
     assert (part and (part.n, part.buffers)) == expected
-
-
-def test_operands_of_8_bits_lie_along_k(hopper):
-    a, b = torch.zeros(64, 64, dtype=torch.int8), torch.zeros(64, 80, dtype=torch.int8)
-    args = ops.GemmArguments(a, b, torch.empty(64, 80, dtype=torch.int32), torch.int32)
-    assert "B of int8 with a stride of 1 along K alone" in refusal_of_operands(args)
-    turned = ops.GemmArguments(a, torch.zeros(80, 64, dtype=torch.int8).mT, args.out.view, torch.int32)
-    assert refusal_of_operands(turned) is None
-    assert any(isinstance(op, Sm90GemmOperator) for op in ops.get_operators(turned, target_sm="90a"))

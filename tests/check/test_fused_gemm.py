@@ -407,7 +407,7 @@ def test_an_operator_is_described_by_what_is_unusual_in_its_design():
         target: {subjects.describe(operator.metadata) for operator in ops.get_operators(args, target_sm=target)}
         for target in ("80", "90a")
     }
-    assert "Sm80GemmOperator, tile 128x128x64, stages 3, group 8" in names["80"]
+    assert "Sm80GemmOperator, tile 16x64x32, stages 6, group 8" in names["80"]
     for mode in (", pingpong, epilogue tile 64x64", ", epilogue tile 64x64"):
         assert any(f"tile 128x128x64, stages 6, group 8{mode}" in name for name in names["90a"])
     assert len(names["90a"]) == len(ops.get_operators(args, target_sm="90a"))

@@ -75,9 +75,12 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _configurations(cls, product: Product, cc: int, args: GemmArguments | None) -> Iterable[Sm90Config]:
-        return configurations(
-            cc, cls.scratch_bytes(args), Tail() if args is None else cls.tail(args), kind=KINDS[product]
-        )
+        if args is None:
+            return configurations(cc, kind=KINDS[product])
+        found = configurations(cc, cls.scratch_bytes(args), cls.tail(args), kind=KINDS[product])
+        return [
+            config for config in found if config.split <= -(-args.problem_size.K // config.tile_k) or config.split == 1
+        ]
 
     @classmethod
     def _plain_configurations(cls, product: Product, out: DType, cc: int) -> Iterable[Sm90Config]:
@@ -88,6 +91,8 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _config_refusal(cls, config: Sm90Config, args: GemmArguments) -> str | None:
+        if config.split > max(1, -(-args.problem_size.K // config.tile_k)):
+            return f"{config.split} CTAs cannot share K = {args.problem_size.K}"
         if config.tail != cls.tail(args):
             return f"The operator's epilogue goes as {config.tail}, these arguments' as {cls.tail(args)}"
         return None
@@ -117,13 +122,14 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _design(cls, config: Sm90Config, group: int) -> Sm90DesignMetadata:
-        tile, cluster = (config.tile_m, config.tile_n, config.tile_k), (config.cluster, 1, 1)
+        tile, cluster = (config.tile_m, config.tile_n, config.tile_k), (config.ctas, 1, 1)
         return Sm90DesignMetadata(
             tile_shape=tile,
             cluster_shape=cluster,
             num_smem_stages=config.stages,
             group=group,
             pingpong=config.pingpong,
+            split_k=config.split,
             epilogue_tile=config.epilogue_tile,
         )
 

@@ -36,8 +36,8 @@ class Sm90Launch(TmaLaunch):
             maps[2 : 2 + len(others)] = [tensormap.encode(each, args.A.device) for each in others]
         main = [*maps, m, n, k, batches, int(a.batched), int(b.batched), *tiles, group]
         pieces = [-(-m // BLOCK_M), -(-n // config.epilogue_n)]
-        clusters = min(total, max(1, _sm_count(args.A.device) // config.cluster))
-        return (clusters * config.cluster, 1, 1), main, pieces
+        clusters = min(total, max(1, _sm_count(args.A.device) // config.ctas))
+        return (clusters * config.ctas, 1, 1), main, pieces
 
 
 def routes(args: GemmArguments) -> tuple[Route, Route]:

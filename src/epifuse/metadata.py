@@ -135,9 +135,11 @@ class BLASDesignMetadata(DesignMetadata):
 
 @dataclass(frozen=True, kw_only=True)
 class Sm90DesignMetadata(BLASDesignMetadata):
-    """Design of a kernel for SM90: ``pingpong`` warpgroups take tiles by turns, others share each tile."""
+    """Design of a kernel for SM90: ``pingpong`` warpgroups take tiles by turns, others share each tile; ``split_k``
+    CTAs of a cluster share each tile's K."""
 
     pingpong: bool = False
+    split_k: int = 1
     epilogue_tile: tuple[int, int] = (0, 0)
     """Rows and columns that a warpgroup's epilogue works on at a time."""
 

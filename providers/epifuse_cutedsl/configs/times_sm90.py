@@ -39,7 +39,7 @@ def estimate_us(config: Sm90Config, group: int, args: GemmArguments, target: Tar
         return None
     overlap = Overlap.TURNS if config.pingpong else Overlap.EXPOSED
     tile = (config.tile_m, config.tile_n, config.tile_k)
-    how = Persistent(*tile, config.cluster, group, overlap, times_of(config), TRAFFIC)
+    how = Persistent(*tile, config.cluster, group, overlap, times_of(config), TRAFFIC, config.split)
     return persistent_us(work_of(args), how, target)
 
 

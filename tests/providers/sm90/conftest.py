@@ -36,6 +36,13 @@ def integers(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> 
     return torch.randint(-3, 4, shape, generator=generator).to(dtype)
 
 
+def nothing(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """An output of NaN, or what an integer has for it, with room around that a tensor copy must leave alone."""
+    empty = torch.zeros(shape) if dtype.is_floating_point else torch.full(shape, 77)
+    view = placed(empty.to(dtype), "row")
+    return view.fill_(float("nan")) if dtype.is_floating_point else view
+
+
 def arguments(size, text=BIAS_RELU, majors="kk", batches=0, dtype=torch.bfloat16, share_b=False, **operands):
     """Arguments of integers: ``majors`` of A and B are letters k or m; ``share_b``: one B serves all batches."""
     m, n, k = size
@@ -48,24 +55,24 @@ def arguments(size, text=BIAS_RELU, majors="kk", batches=0, dtype=torch.bfloat16
     return ops.GemmArguments(a, b, torch.empty(*lead, m, n), torch.float32, ops.EpilogueArguments(text, **operands))
 
 
-def operator_of(args, mode, tile, group=1, depth=None, cluster=1):
+def operator_of(args, mode, tile, group=1, depth=None, cluster=1, split=1):
     """The Hopper operator of a mode ("cooperative", "pingpong") and tile for the device that is emulated."""
     scratch, tail, kind = Sm90GemmOperator.scratch_bytes(args), Sm90GemmOperator.tail(args), KINDS[product_of(args)]
     for config in configurations(90, scratch, tail, kind=kind, clusters=True):
-        found = (config.tile_m, config.tile_n, config.cluster, config.pingpong)
-        if found == (*tile, cluster, mode == "pingpong") and depth in (None, config.depth):
+        found = (config.tile_m, config.tile_n, config.cluster, config.pingpong, config.split)
+        if found == (*tile, cluster, mode == "pingpong", split) and depth in (None, config.depth):
             return Sm90GemmOperator.operator_of(args, config, group)
     raise AssertionError(f"no {mode} configuration of {tile}")
 
 
-def run(args, mode="cooperative", tile=(128, 128), group=1, depth=None, cluster=1, seed=0, sm_count=None):
+def run(args, mode="cooperative", tile=(128, 128), group=1, depth=None, cluster=1, split=1, seed=0, sm_count=None):
     """Run, and compare every output bit for bit; the operator."""
     m, n, _, _ = args.problem_size
     accum = accumulate(args.A.view, args.B.view, args.accumulator_type).reshape(-1, m, n)
     loads = [load.clone() if isinstance(load, torch.Tensor) else load for load in args.loads]
     want = evaluate(args.plan, accum, loads)
     with ops.emulator.device("90a", seed=seed, sm_count=sm_count):
-        operator = operator_of(args, mode, tile, group, depth, cluster)
+        operator = operator_of(args, mode, tile, group, depth, cluster, split)
         operator.run(args)
     for name, got, expected in zip(args.bound.names.stores, args.outputs, want, strict=True):
         exact = {"rtol": 0, "atol": 0, "equal_nan": True}
@@ -78,4 +85,6 @@ def run(args, mode="cooperative", tile=(128, 128), group=1, depth=None, cluster=
 @pytest.fixture
 def hopper() -> SimpleNamespace:
     """The functions of this file."""
-    return SimpleNamespace(placed=placed, integers=integers, arguments=arguments, operator_of=operator_of, run=run)
+    return SimpleNamespace(
+        placed=placed, nothing=nothing, integers=integers, arguments=arguments, operator_of=operator_of, run=run
+    )

@@ -19,17 +19,10 @@ MODES = (
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.float8_e4m3fn)
 
 
-def output(hopper, *shape, dtype=torch.bfloat16):
-    """NaN, or what an integer has for it, with room around that a tensor copy must leave alone."""
-    nothing = torch.zeros(shape) if dtype.is_floating_point else torch.full(shape, 77)
-    view = hopper.placed(nothing.to(dtype), "row")
-    return view.fill_(float("nan")) if dtype.is_floating_point else view
-
-
 @pytest.mark.parametrize(("mode", "tile"), MODES)
 def test_every_mode_with_several_tiles_a_cta(hopper, mode, tile):
     m, n, k = 2 * tile[0] + 3, tile[1] + 10, 200
-    out = output(hopper, m, n)
+    out = hopper.nothing(m, n)
     args = hopper.arguments((m, n, k), bias=hopper.integers(n), D=out)
     operator = hopper.run(args, mode, tile, sm_count=2, seed=3)
     assert operator.config.tail.direct
@@ -44,7 +37,7 @@ def test_operands_and_outputs_of_every_width(hopper, dtype, loaded):
     c = hopper.placed(hopper.integers(batches, m, n, dtype=loaded), "row")
     args = hopper.arguments(
         (m, n, 24), text, batches=batches, c=c, row=hopper.integers(n), column=hopper.integers(m, 1),
-        D=output(hopper, batches, m, n, dtype=dtype),
+        D=hopper.nothing(batches, m, n, dtype=dtype),
     )  # fmt: skip
     operator = hopper.run(args, "pingpong", (128, 192), sm_count=2, seed=1)
     assert operator.config.tail.load_bytes
@@ -59,8 +52,8 @@ def test_several_full_tensors_one_for_all_batches(hopper, mode, seed):
     c = hopper.placed(hopper.integers(m, n), "row")
     e = hopper.placed(hopper.integers(batches, m, n, dtype=torch.bfloat16), "row")
     args = hopper.arguments(
-        (m, n, 72), text, batches=batches, c=c, e=e, s=2.0, D=output(hopper, batches, m, n),
-        F=output(hopper, batches, m, n, dtype=torch.float32),
+        (m, n, 72), text, batches=batches, c=c, e=e, s=2.0, D=hopper.nothing(batches, m, n),
+        F=hopper.nothing(batches, m, n, dtype=torch.float32),
     )  # fmt: skip
     hopper.run(args, mode, sm_count=3, seed=seed)
 
@@ -73,14 +66,14 @@ def test_more_full_tensors_than_tensor_maps(hopper, loads):
     operands = {
         name: hopper.placed(hopper.integers(m, n, dtype=torch.bfloat16, seed=i), "row") for i, name in enumerate(names)
     }
-    hopper.run(hopper.arguments((m, n, 40), text, **operands, D=output(hopper, m, n)), sm_count=1)
+    hopper.run(hopper.arguments((m, n, 40), text, **operands, D=hopper.nothing(m, n)), sm_count=1)
 
 
 def test_reductions_beside_an_output(hopper):
     m, n = 200, 264
     text = "def epi(accum, row): D = accum + row; r = sum(D, dim=1); c = max(D, dim=0); e = sum(D); return D, r, c, e"
     args = hopper.arguments(
-        (m, n, 40), text, row=hopper.integers(n), D=output(hopper, m, n), r=torch.empty(m), c=torch.empty(n),
+        (m, n, 40), text, row=hopper.integers(n), D=hopper.nothing(m, n), r=torch.empty(m), c=torch.empty(n),
         e=torch.empty(1),
     )  # fmt: skip
     operator = hopper.run(args, "pingpong", (128, 192), sm_count=2)
@@ -92,12 +85,12 @@ def test_gated_columns(hopper, dtype):
     m, n = 140, 288
     text = "def epi(accum, c): D = reglu(accum) + c; return D"
     c = hopper.placed(hopper.integers(m, n // 2, dtype=torch.float16), "row")
-    out = output(hopper, m, n // 2, dtype=dtype)
+    out = hopper.nothing(m, n // 2, dtype=dtype)
     hopper.run(hopper.arguments((m, n, 40), text, c=c, D=out), "pingpong", (128, 192), sm_count=1)
 
 
 @pytest.mark.parametrize("size", [(1, 8, 8), (64, 64, 0), (65, 64, 64), (63, 72, 64), (257, 8, 16)])
 def test_sizes_around_a_piece(hopper, size):
     m, n, _ = size
-    args = hopper.arguments(size, bias=hopper.integers(n), D=output(hopper, m, n))
+    args = hopper.arguments(size, bias=hopper.integers(n), D=hopper.nothing(m, n))
     hopper.run(args, "pingpong", (64, 128), sm_count=1)

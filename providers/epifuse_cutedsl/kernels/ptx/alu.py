@@ -22,7 +22,13 @@ def prmt(low: Any, high: Any, selector: int) -> Any:
 
 def add_f32(a: Any, b: Any) -> Any:
     """``add.rn.f32`` on bits."""
-    return emit("add.rn.f32 {$w0}, {$r0}, {$r1};", [Int32], [a, b])[0]
+    return add("float32", a, b)
+
+
+def add(dtype: str, a: Any, b: Any) -> Any:
+    """The sum of two float32 (as bits) or int32 values: ``add.rn.f32``, ``add.s32``."""
+    form = {"float32": "add.rn.f32", "int32": "add.s32"}[dtype]
+    return emit(f"{form} {{$w0}}, {{$r0}}, {{$r1}};", [Int32], [a, b])[0]
 
 
 def widen_f16x2(word: Any) -> tuple[Any, ...]:

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from cutlass import Int32
+
 from epifuse_cutedsl.kernels.ptx.asm import emit
 
 
@@ -14,3 +18,8 @@ def sync() -> None:
 def sync_warp() -> None:
     """All lanes of the warp meet; what they did to memory before is visible to one another afterwards."""
     emit("bar.warp.sync 0xffffffff;")
+
+
+def address(own: Any, rank: int) -> Any:
+    """Where what lies at the shared address ``own`` (Int32) lies in CTA ``rank``: in the cluster's shared window."""
+    return emit(f"mapa.shared::cluster.u32 {{$w0}}, {{$r0}}, {rank};", [Int32], [own])[0]

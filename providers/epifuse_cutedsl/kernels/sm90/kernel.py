@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import cutlass
@@ -19,6 +20,7 @@ from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, wgmma
 from epifuse_cutedsl.kernels.sm90 import consumer, direct, epilogue, producer
 from epifuse_cutedsl.kernels.sm90.ring import OperandTile, Ring
 from epifuse_cutedsl.kernels.sm90.schedule import Schedule
+from epifuse_cutedsl.kernels.sm90.split import Split
 from epifuse_cutedsl.tile.smem import ALIGNMENT_BYTES
 
 TensorMap = compat.tensor_map_parameter()
@@ -68,7 +70,7 @@ class Sm90Gemm:
     @property
     def cluster(self) -> tuple[int, int, int]:
         """CTAs of a cluster."""
-        return (self.config.cluster, 1, 1)
+        return (self.config.ctas, 1, 1)
 
     @cute.jit
     def __call__(self, numbers: list) -> None:
@@ -105,13 +107,19 @@ class Sm90Gemm:
         tail = self._tail(base, warpgroup, mine, maps, Extents(m, n, batches), numbers[len(NUMBERS) :])
         readers = WARPGROUP_WARPS * (1 if config.pingpong else CONSUMERS) * config.cluster
         when(thread == 0, lambda: ring.make_barriers(readers))
-        when(((thread & 31) == 0) & (warpgroup < CONSUMERS), tail.make_barriers)
+        first, step, rank, share = arch.block_idx()[0], arch.grid_dim()[0], Int32(0), Int32(0)
+        if cutlass.const_expr(config.ctas > 1):
+            first, step, rank = first // config.ctas, step // config.ctas, first % config.ctas
+        if cutlass.const_expr(config.split > 1):
+            rank, share = share, rank
+        split = self._split(base, warpgroup, mine, share)
+        for each in (tail, split) if config.split > 1 else (tail,):
+            when(((thread & 31) == 0) & (warpgroup < CONSUMERS), each.make_barriers)
         self._meet()
         k_tiles = (k + (config.tile_k - 1)) // config.tile_k
+        first_k_tile = k_tiles * share // config.split
+        k_tiles = k_tiles * (share + 1) // config.split - first_k_tile
         tiles = tiles_m * tiles_n * batches
-        first, step, rank = arch.block_idx()[0], arch.grid_dim()[0], Int32(0)
-        if cutlass.const_expr(config.cluster > 1):
-            first, step, rank = first // config.cluster, step // config.cluster, first % config.cluster
         schedule = Schedule(config, first, step, tiles, tiles_m, tiles_n, group, rank)
 
         def produce() -> None:
@@ -119,27 +127,28 @@ class Sm90Gemm:
             a = producer.Source(map_a.get_ptr().toint(), self.a, a_batched, rank)
             b = producer.Source(map_b.get_ptr().toint(), self.b, b_batched, rank)
             loads = (thread == CONSUMERS * WARPGROUP) & (k_tiles > Int32(0))  # K = 0: there are no tensor maps
-            when(loads, lambda: producer.run(ring, schedule, a, b, k_tiles))
+            when(loads, lambda: producer.run(ring, schedule, a, b, first_k_tile, k_tiles))
 
         def consume() -> None:
             wgmma.setmaxnreg(CONSUMER_REGISTERS, increase=True)
-            _consume(self.product, ring, schedule, tail, mine, warpgroup, k_tiles)
+            _consume(self.product, ring, schedule, tail, split, mine, warpgroup, k_tiles)
 
         _either(warpgroup == CONSUMERS, produce, consume)
-        if cutlass.const_expr(config.cluster > 1):
+        if cutlass.const_expr(config.ctas > 1):
             cluster.sync()  # until then, others copy into this CTA's memory and arrive at its mbarriers
 
     def _meet(self) -> None:
         """All threads that share mbarriers."""
-        if self.config.cluster > 1:
+        if self.config.ctas > 1:
             cluster.sync()
         else:
             arch.sync_threads()
 
     @property
     def _staged(self) -> int:
-        """Where the staged tiles begin, behind the ring; then come the epilogues' scratch memories."""
-        return self.config.stages * self.config.stage_bytes
+        """Where the staged tiles begin, behind the ring and other CTAs' accumulators; then come the epilogues' scratch
+        memories."""
+        return self.config.stages * self.config.stage_bytes + self.config.split_bytes
 
     def _tail(
         self, base: Any, warpgroup: Any, thread: Any, maps: list[Any], extents: Extents, parameters: list[Any]
@@ -158,6 +167,15 @@ class Sm90Gemm:
         own = direct.Memory(mine + warp * config.warp_bytes, arrived, shared_scratch, warpgroup + 1)
         return direct.DirectTail(config, self.epilogue, parameters, extents, own, maps, thread & 31, accumulator)
 
+    def _split(self, base: Any, warpgroup: Any, thread: Any, share: Any) -> Split:
+        """This warp's part in the sums of the CTAs that share K."""
+        config = self.config
+        number = arch.make_warp_uniform(warpgroup * WARPGROUP_WARPS + (thread >> 5))
+        memory = base + config.stages * config.stage_bytes
+        loads = CONSUMERS * WARPGROUP_WARPS * config.depth * mbarrier.BYTES
+        barriers = base + self._barriers + Ring.barriers_bytes(config) + loads
+        return Split(config, share, number, thread & 31, memory, barriers, self.product.kind.result)
+
     @property
     def _barriers(self) -> int:
         return self._staged + CONSUMERS * (self.config.staged_bytes + self.epilogue.scratch_bytes)
@@ -173,7 +191,9 @@ def _either(condition: Any, first: Any, second: Any) -> None:
 
 
 @cute.jit
-def _consume(product: Any, ring: Any, schedule: Any, tail: Any, thread: Any, warpgroup: Any, k_tiles: Any) -> None:
+def _consume(
+    product: Any, ring: Any, schedule: Any, tail: Any, split: Any, thread: Any, warpgroup: Any, k_tiles: Any
+) -> None:
     """All tiles of one consumer warpgroup."""
     config = ring.config
     stage, parity, first, step = Int32(0), Int32(0), schedule.first, schedule.step
@@ -189,7 +209,10 @@ def _consume(product: Any, ring: Any, schedule: Any, tail: Any, thread: Any, war
     for index in cutlass.range(first, schedule.tiles, step, unroll=1):
         batch, m, n = schedule.place(index)
         pieces = tail.tiles(batch, m + row, n, thread)
-        tail.start(pieces)
+        if cutlass.const_expr(config.split > 1):
+            when(split.rank == 0, lambda pieces=pieces: tail.start(pieces))
+        else:
+            tail.start(pieces)
         if cutlass.const_expr(config.pingpong):
             turns.take()
         begun: list[Any] = []
@@ -198,9 +221,18 @@ def _consume(product: Any, ring: Any, schedule: Any, tail: Any, thread: Any, war
         accumulators, stage, parity = consumer.run(product, ring, stage, parity, row_bytes, lane, k_tiles, issued)
         if cutlass.const_expr(config.pingpong):
             stage, parity = ring.skip(stage, parity, k_tiles)
-        tail.run(product, accumulators, pieces, begun[0], turn)
+        if cutlass.const_expr(config.split > 1):
+            finish = functools.partial(_finish_split, product, tail, split, accumulators, pieces, begun[0], turn)
+            _either(split.rank == 0, finish, functools.partial(split.send, accumulators, turn))
+        else:
+            tail.run(product, accumulators, pieces, begun[0], turn)
         turn = turn + 1
     tail.finish()
+
+
+def _finish_split(product: Any, tail: Any, split: Any, accumulators: Any, pieces: Any, ahead: Any, turn: Any) -> None:
+    """The epilogue on the sums of all CTAs that share K."""
+    tail.run(product, split.receive(accumulators, turn), pieces, ahead, turn)
 
 
 def _afterwards(turns: Any, more: Any, tail: Any, piece: Any, begun: list[Any]) -> Any:

@@ -37,15 +37,15 @@ class Source:
 
 
 @cute.jit
-def run(ring: Ring, schedule: Schedule, a: Source, b: Source, k_tiles: Any) -> None:
-    """Load all K tiles of all of the CTA's tiles. One thread calls it."""
+def run(ring: Ring, schedule: Schedule, a: Source, b: Source, first: Any, k_tiles: Any) -> None:
+    """Load ``k_tiles`` K tiles, from number ``first`` on, of all of the CTA's tiles. One thread calls it."""
     config = ring.config
     tma.prefetch_tensormap(a.tensor_map)
     tma.prefetch_tensormap(b.tensor_map)
     stage, parity = Int32(0), Int32(1)
     for index in cutlass.range(schedule.first, schedule.tiles, schedule.step, unroll=1):
         batch, m, n = schedule.place(index)
-        k = Int32(0)
+        k = first * config.tile_k
         for _ in cutlass.range(k_tiles, unroll=1):
             mbarrier.wait_parity(ring.empty(stage), parity)
             full, target = ring.full(stage), ring.address(stage)

@@ -18,7 +18,7 @@ from epifuse.runtime.tensormap import CODE
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs import times_sm100
-from epifuse_cutedsl.configs.sm100 import LONGEST_RUN, WARP, Sm100Config, Tail, configurations
+from epifuse_cutedsl.configs.sm100 import WARP, Sm100Config, Tail, configurations
 from epifuse_cutedsl.configs.sm100_products import PRODUCTS
 from epifuse_cutedsl.fuse import workspace as reductions
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
@@ -64,7 +64,8 @@ class Sm100GemmOperator(GemmOperator):
 
     @classmethod
     def _plain_configurations(cls, product: Product, out: DType, cc: int) -> Iterable[Sm100Config]:
-        tail = Tail(Box(out.bytes, WARP, LONGEST_RUN, batched=False).bytes)
+        columns = _columns([out])
+        tail = Tail(columns, Box(out.bytes, WARP, columns, batched=False).bytes)
         majors = [(True, b == "k") for b in PRODUCTS[product].majors]
         size = dtypes.of(product[0]).bytes
         return [config for each in majors for config in configurations(cc, size, *each, 0, tail)]
@@ -73,8 +74,9 @@ class Sm100GemmOperator(GemmOperator):
     def _config_refusal(cls, config: Sm100Config, args: GemmArguments) -> str | None:
         if (config.a_k_major, config.b_k_major) != _majors(args):
             return f"The operator is made for operands of other majors than these: {config}"
-        if config.tail != (cls.tail(args) if config.boxed else Tail()):
-            return f"The operator's epilogue goes as {config.tail}, these arguments' as {cls.tail(args)}"
+        tail = cls.tail(args)
+        if config.tail != (tail if replace(config, tail=tail).boxed else Tail(tail.columns)):
+            return f"The operator's epilogue goes as {config.tail}, these arguments' as {tail}"
         return None
 
     @classmethod
@@ -82,15 +84,15 @@ class Sm100GemmOperator(GemmOperator):
         """None at all where runs lie along M."""
         found = args.memo.get(cls)
         if found is None:
-            found = boxes_of(args.bound, WARP, LONGEST_RUN) if axis_of(args) == "n" else Boxes()
+            columns = _columns(_full_dtypes(args.plan))
+            found = boxes_of(args.bound, WARP, columns) if axis_of(args) == "n" else Boxes()
             args.memo[cls] = found
         return cast("Boxes", found)
 
     @classmethod
     def tail(cls, args: GemmArguments) -> Tail:
-        """What of the arguments' epilogue moves by tensor copies."""
-        boxes = cls._boxes(args)
-        return Tail(boxes.output_bytes, boxes.load_bytes)
+        """How the arguments' epilogue goes."""
+        return Tail(_columns(_full_dtypes(args.plan)), cls._boxes(args).piece_bytes)
 
     @classmethod
     def scratch_bytes(cls, args: GemmArguments) -> int:
@@ -112,7 +114,7 @@ class Sm100GemmOperator(GemmOperator):
             num_smem_stages=config.stages,
             group=group,
             use_2cta_mma=config.ctas == 2,
-            use_tma_store=config.tail.output_bytes > 0,
+            use_tma_store=config.tail.piece_bytes > 0,
             tile_scheduler="static persistent",
         )
 
@@ -149,6 +151,17 @@ class Sm100GemmOperator(GemmOperator):
         tile = piece_of(self.config, args)
         tiles = (-(-m // tile[0]), -(-n // tile[1]))
         return reductions.workspace_bytes(args.plan, folds_batches(args), tile, tiles, batches)
+
+
+def _full_dtypes(plan: EpiloguePlan) -> list[DType]:
+    """The dtypes of an epilogue's full tensors."""
+    loads = [load.dtype for load in plan.loads if load.operand >= 0 and load.broadcast.m and load.broadcast.n]
+    return [*loads, *(store.dtype for store in plan.stores)]
+
+
+def _columns(full: Iterable[DType]) -> int:
+    """Columns of a step: 64 where full tensors have 16 bits or fewer, so that a row of a box has 128 bytes."""
+    return 64 if max((dtype.bytes for dtype in full), default=4) <= 2 else 32
 
 
 def _majors(args: GemmArguments) -> tuple[bool, bool]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
+from epifuse_cutedsl.fuse.boxes import PIECE_BUFFERS
 from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES, OperandTile
 from epifuse_cutedsl.tile.smem import align, limit_bytes
 
@@ -18,10 +19,8 @@ SLOTS = 2
 """Accumulators in tensor memory: one is read while the other is made."""
 TENSOR_MEMORY_COLUMNS, LEAST_COLUMNS = 512, 32
 BARRIERS_BYTES = 1024
-DEPTH = 2
-"""Buffers that a warp uses by turns for what moves by tensor copies."""
-LONGEST_RUN = 32
-"""Columns that a thread reads of tensor memory in one step."""
+RUNS = (64, 32, 16)
+"""Columns that a thread may read of tensor memory in one step."""
 _MOST_STAGES = 16
 _LEAST_STAGES = 3
 
@@ -39,11 +38,13 @@ class Piece:
     warps: int
     lanes: int = WARP
     pairs: bool = False
+    most: int = RUNS[0]
+    """Columns that a thread may take in one step."""
 
     @property
     def run(self) -> int:
         """Columns of a thread in one step."""
-        return LONGEST_RUN if self.thread_columns % LONGEST_RUN == 0 else LONGEST_RUN // 2
+        return next(run for run in RUNS if run <= self.most and self.thread_columns % run == 0)
 
     @property
     def thread_columns(self) -> int:
@@ -58,15 +59,16 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What of an epilogue moves by tensor copies: shared memory of one warp's outputs and full operands in a step."""
+    """How an epilogue goes: the most columns of a step; shared memory of one warp's full operands, and of its
+    outputs in their place, in a step, as far as they move by tensor copies."""
 
-    output_bytes: int = 0
-    load_bytes: int = 0
+    columns: int = 32
+    piece_bytes: int = 0
 
     @property
     def bytes(self) -> int:
         """Shared memory of all warps and buffers."""
-        return EPILOGUE_WARPS * DEPTH * (self.output_bytes + self.load_bytes)
+        return EPILOGUE_WARPS * PIECE_BUFFERS * self.piece_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +138,9 @@ class Sm100Config:
 
     @property
     def boxed(self) -> bool:
-        """Whether a step of a warp is what boxes are made for: 32 rows by 32 columns."""
+        """Whether a step of a warp is what the tail's boxes are made for: 32 rows by its columns."""
         piece = self.piece("n", reduces=False)
-        return piece.lanes == WARP and piece.run == LONGEST_RUN
+        return piece.lanes == WARP and piece.run == self.tail.columns
 
     def piece(self, axis: str, reduces: bool) -> Piece:
         """What the engine takes for a tile, for an epilogue with runs along ``axis``.
@@ -149,9 +151,9 @@ class Sm100Config:
         lanes = self.warp_rows
         columns = self.tile_n // 2 if self.split else self.tile_n
         if axis == "m":
-            return Piece(lanes, columns, 1, lanes, lanes < WARP)
+            return Piece(lanes, columns, 1, lanes, lanes < WARP, min(self.tail.columns, 32))
         pairs = lanes < WARP and not reduces and columns % WARP == 0
-        return Piece(self.tile_m, columns, self.tile_m // lanes, lanes, pairs)
+        return Piece(self.tile_m, columns, self.tile_m // lanes, lanes, pairs, self.tail.columns)
 
     def smem_bytes(self, scratch_bytes: int) -> int:
         """Shared memory of a CTA: the ring, the warps' buffers, the epilogues' scratch memory, the mbarriers."""
@@ -162,7 +164,7 @@ class Sm100Config:
         """For the operator's name."""
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         majors = "".join("k" if k_major else "m" for k_major in (self.a_k_major, self.b_k_major))
-        tail = "t" if self.tail.bytes else "p"
+        tail = f"{'t' if self.tail.bytes else 'p'}{self.tail.columns}"
         return f"{tile}_{majors}_{self.ctas}cta_c{self.cluster_m}x{self.cluster_n}_s{self.stages}{tail}"
 
     def __str__(self) -> str:
@@ -211,6 +213,8 @@ def configurations(
 def with_stages(config: Sm100Config, cc: int, scratch_bytes: int, tail: Tail = Tail()) -> Sm100Config | None:
     """The configuration with the tail, as far as it goes with it, and as many stages as fit; None where they are too
     few."""
-    bare = replace(config, stages=0, tail=tail if config.boxed else Tail())
+    bare = replace(config, stages=0, tail=tail)
+    if not bare.boxed:
+        bare = replace(bare, tail=Tail(tail.columns))
     room = (limit_bytes(cc) - bare.smem_bytes(scratch_bytes)) // config.stage_bytes
     return replace(bare, stages=min(room, _MOST_STAGES)) if room >= _LEAST_STAGES else None

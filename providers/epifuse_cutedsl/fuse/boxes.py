@@ -18,6 +18,8 @@ from epifuse_cutedsl.fuse.params import strides_of
 
 MOST_MAPS = 4
 """Tensors of one epilogue that a kernel has tensor maps for; more move by predicated accesses."""
+PIECE_BUFFERS = 2
+"""Buffers of a warp, by turns, where a piece's outputs take the place of its operands."""
 CHUNK_BYTES = 16
 WIDEST_ROW_BYTES = 128
 ATOM_BYTES = 1024
@@ -101,6 +103,11 @@ class Boxes:
     def output_bytes(self) -> int:
         """Shared memory of what is stored of one piece."""
         return sum(box.bytes for box in self.outputs if box is not None)
+
+    @property
+    def piece_bytes(self) -> int:
+        """Shared memory of one piece where outputs take the place of what was loaded."""
+        return max(self.load_bytes, self.output_bytes)
 
     @property
     def copied_load_bytes(self) -> int:

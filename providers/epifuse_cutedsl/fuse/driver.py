@@ -18,7 +18,7 @@ from cutlass import Boolean, Int32, Int64
 
 from epifuse.dtypes import DType
 from epifuse.fusion.plan import EpiloguePlan, PlanCompute
-from epifuse_cutedsl.fuse import compute, convert, reduce, workspace
+from epifuse_cutedsl.fuse import compute, convert, paired, reduce, workspace
 from epifuse_cutedsl.fuse.boxes import Boxes
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, KernelFacts, TileCoordinates
 from epifuse_cutedsl.fuse.load import MemoryLoad, Reach
@@ -187,6 +187,8 @@ class BoundEpilogue:
 
     def store_step(self, slots: dict[int, Lanes], frame: Frame, staged: Staged | None = None) -> None:
         """Round each output once and write it, to its box if it has one."""
+        if staged is not None and staged.sync is not None:
+            staged.sync()
         for plan in self.plan.stores:
             lanes, compute_dtype = slots[plan.operand], self._compute_dtypes[plan.operand]
             reach = self._outputs[plan.destination]
@@ -266,6 +268,8 @@ class BoundEpilogue:
             )
         emitter = compute.EMITTERS[step.primitive]
         dtype = step.operand_dtype.name
+        if paired.takes(step.primitive, dtype, self.facts.capability, len(frame.layout(spread).representatives)):
+            return frame.map_pairs(lambda *pair: paired.compute(step.primitive, *pair), operands, spread)
         return frame.map(lambda *values: emitter(values, dtype, self.fast), operands, spread)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ class Staged:
     offsets: tuple[tuple[int, int], ...]
     loads: Mapping[int, Any]
     outputs: Mapping[int, Any]
+    sync: Callable[[], None] | None = None
+    """What to call between the last read and the first write, where outputs take the place of what was loaded."""
 
     def start(self, box: Box, address: Any, halved: bool) -> Any:
         """The (swizzled) address of the thread's first element of a box."""

@@ -103,3 +103,10 @@ class Frame:
         layout = self.layout(spread)
         scalars = [function(*(o.at(run, place) for o in operands)) for run, place in layout.representatives]
         return Lanes(layout, scalars)
+
+    def map_pairs(self, function: Callable[..., Sequence[Any]], operands: Sequence[Lanes], spread: Spread) -> Lanes:
+        """As ``map``, for a function of the operands at one copy and of those at the next that gives both results."""
+        layout = self.layout(spread)
+        at = [[operand.at(run, place) for operand in operands] for run, place in layout.representatives]
+        pairs = zip(at[::2], at[1::2], strict=True)
+        return Lanes(layout, [value for first, second in pairs for value in function(first, second)])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One warp's full tensors through its own shared memory: tensor copies in, ahead of time, and out.
 
-The warp works on pieces by turns, each with ``depth`` buffers: one for all operands of a piece, one for all its
-outputs. Lane 0 issues the copies and waits for those that read shared memory.
+The warp works on pieces, and has ``PIECE_BUFFERS`` buffers for them by turns. A piece's operands come to its buffer;
+when all lanes have read them, its outputs take their place and are copied out. Lane 0 issues the copies, and waits for
+those that read shared memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from cutlass import Int32
 
-from epifuse_cutedsl.fuse.boxes import Box, Boxes
+from epifuse_cutedsl.fuse.boxes import PIECE_BUFFERS, Box, Boxes
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.staged import Staged
 from epifuse_cutedsl.kernels.ptx import cluster, mbarrier, tma
@@ -20,12 +21,11 @@ from epifuse_cutedsl.kernels.ptx import cluster, mbarrier, tma
 
 @dataclass(frozen=True)
 class WarpCopies:
-    """``maps`` are tensor maps (generic addresses); shared addresses (Int32): ``copied`` is where the buffers of the
-    outputs lie, those of the loads behind them, ``arrived`` the mbarriers of the loads' buffers."""
+    """``maps`` are tensor maps (generic addresses); shared addresses (Int32): ``copied`` is where the warp's buffers
+    lie, ``arrived`` their mbarriers."""
 
     plan: Any
     boxes: Boxes
-    depth: int
     maps: list[Any]
     copied: Any
     arrived: Any
@@ -33,36 +33,35 @@ class WarpCopies:
 
     def make_barriers(self) -> None:
         """Initialize the warp's mbarriers. One lane calls it."""
-        for buffer in range(self.depth if self.boxes.load_bytes else 0):
-            mbarrier.init(self._arrived(buffer), 1)
+        for buffer in range(PIECE_BUFFERS if self.boxes.load_bytes else 0):
+            mbarrier.init(self.arrived + buffer * mbarrier.BYTES, 1)
         mbarrier.fence_init()
 
-    def load(self, place: tuple[Any, Any, Any], turn: Any, condition: Any) -> None:
-        """Where the condition holds, start the copies of the operands of piece number ``turn``, which begins at
-        ``place`` (batch, m, n)."""
+    def start(self, place: tuple[Any, Any, Any], turn: Any, condition: Any) -> None:
+        """Before the first piece of a tile, number ``turn``, at ``place`` (batch, m, n): its operands, where the
+        condition holds."""
         if self.boxes.load_bytes:
-            when(condition & (self.lane == 0), lambda: self._load(place, turn % self.depth))
+            when(condition & (self.lane == 0), lambda: self._load(place, turn, PIECE_BUFFERS - 1))
 
-    def wait_loads(self, turn: Any) -> None:
-        """Wait until the operands of piece number ``turn`` have come."""
+    def arrive(self, turn: Any, following: tuple[Any, Any, Any], more: Any) -> None:
+        """Wait until the operands of piece number ``turn`` have come and its buffer may be written to; where there are
+        ``more`` pieces, start the copies of the operands of the one at ``following``."""
         if self.boxes.load_bytes:
-            mbarrier.wait_parity(self._arrived(turn % self.depth), (turn // self.depth) & 1)
-
-    def wait_outputs(self) -> None:
-        """Wait until the buffer of the piece ``depth`` before this one may be written to."""
+            when(more & (self.lane == 0), lambda: self._load(following, turn + 1, 0))
+            mbarrier.wait_parity(self._arrived(turn), (turn // PIECE_BUFFERS) & 1)
+        elif self.boxes.output_bytes:
+            when(self.lane == 0, lambda: tma.wait_group_read(PIECE_BUFFERS - 1))
         if self.boxes.output_bytes:
-            when(self.lane == 0, lambda: tma.wait_group_read(self.depth - 1))
             cluster.sync_warp()
 
     def store(self, place: tuple[Any, Any, Any], turn: Any) -> None:
-        """Start the copies of the outputs of piece number ``turn``, which the warp's lanes have written; and let the
-        buffer of its operands be used again."""
+        """Start the copies of the outputs of piece number ``turn``, which the warp's lanes have written."""
         if self.boxes.output_bytes:
             tma.fence_async_shared()
         if self.boxes.output_bytes or self.boxes.load_bytes:
             cluster.sync_warp()
         if self.boxes.output_bytes:
-            when(self.lane == 0, lambda: self._store(place, turn % self.depth))
+            when(self.lane == 0, lambda: self._store(place, turn))
 
     def finish(self) -> None:
         """After the last piece: shared memory may be given back when the copies have read it."""
@@ -71,45 +70,40 @@ class WarpCopies:
 
     def staged(self, row: Any, column: Any, offsets: tuple[tuple[int, int], ...], turn: Any) -> Staged:
         """Where the tensors of piece number ``turn`` lie, for a thread at (row, column) with runs at ``offsets``."""
-        loads, outputs = {}, {}
-        address = self._outputs(turn % self.depth)
-        for _, destination, box in self.boxes.numbered_outputs():
-            outputs[destination] = address
+        loads = {load: address for _, load, _, address in self._places(self.boxes.numbered_loads(), turn)}
+        outputs = {number: address for _, number, _, address in self._places(self.boxes.numbered_outputs(), turn)}
+        both = bool(loads and outputs)
+        return Staged(row, column, offsets, loads, outputs, cluster.sync_warp if both else None)
+
+    def _places(self, numbered: list[tuple[int, int, Box]], turn: Any) -> list[tuple[int, int, Box, Any]]:
+        """The address of each tensor's boxes, beside its numbers and box."""
+        found, address = [], self.copied + turn % PIECE_BUFFERS * self.boxes.piece_bytes
+        for number, index, box in numbered:
+            found.append((number, index, box, address))
             address = address + box.bytes
-        address = self._loads(turn % self.depth)
-        for _, load, box in self.boxes.numbered_loads():
-            loads[load] = address
-            address = address + box.bytes
-        return Staged(row, column, offsets, loads, outputs)
+        return found
 
-    def _outputs(self, buffer: Any) -> Any:
-        return self.copied + buffer * self.boxes.output_bytes
+    def _arrived(self, turn: Any) -> Any:
+        return self.arrived + turn % PIECE_BUFFERS * mbarrier.BYTES
 
-    def _loads(self, buffer: Any) -> Any:
-        return self.copied + self.depth * self.boxes.output_bytes + buffer * self.boxes.load_bytes
-
-    def _arrived(self, buffer: Any) -> Any:
-        return self.arrived + buffer * mbarrier.BYTES
-
-    def _load(self, place: tuple[Any, Any, Any], buffer: Any) -> None:
-        arrived, address = self._arrived(buffer), self._loads(buffer)
+    def _load(self, place: tuple[Any, Any, Any], turn: Any, pending: int) -> None:
+        """Start the copies of a piece's operands when all stores but the last ``pending`` have read their buffers."""
+        if self.boxes.output_bytes:
+            tma.wait_group_read(pending)
+        arrived = self._arrived(turn)
         mbarrier.arrive_expect_tx(arrived, self.boxes.copied_load_bytes)
         operands = [load for load in self.plan.loads if load.operand >= 0]
-        for number, load, box in self.boxes.numbered_loads():
+        for number, load, box, address in self._places(self.boxes.numbered_loads(), turn):
             for part in range(box.boxes):
                 where = _place(place, box, part, operands[load].halved)
                 tma.load(address + part * box.box_bytes, self.maps[number], where, arrived)
-            address = address + box.bytes
 
-    def _store(self, place: tuple[Any, Any, Any], buffer: Any) -> None:
-        address = self._outputs(buffer)
+    def _store(self, place: tuple[Any, Any, Any], turn: Any) -> None:
         halved = {store.destination: store.halved for store in self.plan.stores}
-        for number, destination, box in self.boxes.numbered_outputs():
+        for number, destination, box, address in self._places(self.boxes.numbered_outputs(), turn):
             for part in range(box.boxes):
-                tma.store(
-                    self.maps[number], _place(place, box, part, halved[destination]), address + part * box.box_bytes
-                )
-            address = address + box.bytes
+                where = _place(place, box, part, halved[destination])
+                tma.store(self.maps[number], where, address + part * box.box_bytes)
         tma.commit_group()
 
 

@@ -112,8 +112,7 @@ class Tail:
         step_scratch = self.scratch + self.epilogue.scratch_bytes
         bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents, step_scratch)
         steps = self._steps(tile)
-        for step in range(copies.depth):
-            copies.load(reader.box(tile, step), turn + step, Int32(step) < steps)
+        copies.start(reader.box(tile, 0), turn, steps > Int32(0))
         first = self._places(tile, Int32(0))
         words, pieces = bound.tile_loads(first), bound.load_step(first)
         mbarrier.wait_parity(ring.made(slot), parity)
@@ -125,12 +124,10 @@ class Tail:
             self._give_back(ring, slot, step == steps - 1)
             following = cutlass.select_(step + 1 < steps, step + 1, step)
             ahead = bound.load_step(self._places(tile, following))
-            copies.wait_loads(number)
-            copies.wait_outputs()
+            copies.arrive(number, reader.box(tile, step + 1), step + 1 < steps)
             staged = copies.staged(reader.lane, Int32(0), ((0, 0),), number)
             state = bound.visit(replace(places, registers=registers), pieces, state, staged)
             copies.store(reader.box(tile, step), number)
-            copies.load(reader.box(tile, step + copies.depth), number + copies.depth, step + copies.depth < steps)
             return ahead, state
 
         def work() -> None:

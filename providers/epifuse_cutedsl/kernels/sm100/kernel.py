@@ -12,7 +12,6 @@ from cutlass.cute import arch
 from epifuse_cutedsl import compat
 from epifuse_cutedsl.configs.sm100 import (
     BARRIERS_BYTES,
-    DEPTH,
     EPILOGUE_WARPS,
     LOAD_WARP,
     MMA_WARP,
@@ -22,7 +21,7 @@ from epifuse_cutedsl.configs.sm100 import (
     Sm100Config,
 )
 from epifuse_cutedsl.configs.sm100_products import Product
-from epifuse_cutedsl.fuse.boxes import MOST_MAPS
+from epifuse_cutedsl.fuse.boxes import MOST_MAPS, PIECE_BUFFERS
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.fragment import Extents
 from epifuse_cutedsl.kernels.copies import WarpCopies
@@ -131,7 +130,7 @@ class Sm100Gemm:
         def load() -> None:
             a = loader.Source(map_a.get_ptr().toint(), config.a, a_batched, ranks.n, ranks.same_m)
             b = loader.Source(map_b.get_ptr().toint(), config.b, b_batched, ranks.m // config.ctas, ranks.same_n)
-            loads = (thread == LOAD_WARP * WARP) & (k_tiles > Int32(0))  # K = 0: there are no tensor maps
+            loads = tcgen05.elect() & (k_tiles > Int32(0))  # K = 0: there are no tensor maps
             when(loads, lambda: loader.run(ring, schedule, a, b, k_tiles))
 
         def multiply() -> None:
@@ -163,8 +162,8 @@ class Sm100Gemm:
         """The warp's buffers, behind the ring, and their mbarriers, behind the ring's."""
         tail = self.config.tail
         copied = base + self._copied + warp * (tail.bytes // EPILOGUE_WARPS)
-        arrived = ring.behind + warp * (DEPTH * mbarrier.BYTES)
-        return WarpCopies(self.epilogue.plan, self.epilogue.boxes, DEPTH, maps, copied, arrived, lane)
+        arrived = ring.behind + warp * (PIECE_BUFFERS * mbarrier.BYTES)
+        return WarpCopies(self.epilogue.plan, self.epilogue.boxes, maps, copied, arrived, lane)
 
     @property
     def _copied(self) -> int:

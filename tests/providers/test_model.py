@@ -131,5 +131,6 @@ def test_a_times_table_has_a_row_for_every_configuration_that_is_offered():
     )  # fmt: skip
     for operator in ops.get_operators(args, lambda m: m.operator_class is Sm90GemmOperator, "90a"):
         times = times_sm90.times_of(operator.config)
-        work = 2.0 * operator.config.tile_m * operator.config.tile_n * 64 / 4096 / 1750
+        config = operator.config
+        work = 2.0 * config.tile_m * config.tile_n * config.tile_k / 4096 / 1750
         assert 0.9 * work < times.step_us < 6 * work, operator

@@ -166,11 +166,13 @@ class PersistentTimes:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How memory slows a persistent kernel down: ``terabytes_per_second`` it gets, and the exponent with which its time
-    and the SMs' add up (1: one after the other; large: side by side)."""
+    """How memory slows a persistent kernel down: ``terabytes_per_second`` it gets, the exponent with which its time and
+    the SMs' add up (1: one after the other; large: side by side), and what a byte that is read again counts beside one
+    that is read once."""
 
     terabytes_per_second: float
     exponent: float
+    again: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,8 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
         busy = rounds * (main + max(0.0, epilogue - main) / 2) + epilogue
     else:
         busy = rounds * max(main, epilogue) + epilogue
-    moved = work.memory_bytes + work.batches * _refetched_bytes(work, how, min(tiles, slots), target.cc)
+    again = work.batches * _refetched_bytes(work, how, min(tiles, slots), target.cc)
+    moved = work.memory_bytes + how.traffic.again * again
     memory = moved / (how.traffic.terabytes_per_second * 1e6)
     p = how.traffic.exponent
     return float((busy**p + memory**p) ** (1 / p)) + LAUNCH_US

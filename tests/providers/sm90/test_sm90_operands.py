@@ -103,14 +103,12 @@ def test_both_kernels_are_listed_and_ranked_together():
     assert len(set(times)) > len(times) / 2
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"), [((4096, 4096, 4096), "Sm90GemmOperator"), ((16, 8192, 8192), "Sm80GemmOperator")]
-)
-def test_the_first_is_hopper_where_tiles_are_many_and_portable_where_rows_are_few(size, expected):
-    m, n, k = size
-    a, b = (torch.empty(shape, dtype=HALF, device="meta") for shape in ((m, k), (n, k)))
-    args = ops.GemmArguments(a, b.mT, torch.empty(m, n, dtype=HALF, device="meta"), torch.float32)
-    assert type(ops.get_operators(args, target_sm="90a")[0]).__name__ == expected
+def test_the_first_is_hoppers_where_tiles_are_many():
+    side = 4096
+    a, b, out = (torch.empty(side, side, dtype=HALF, device="meta") for _ in range(3))
+    found = ops.get_operators(ops.GemmArguments(a, b.mT, out, torch.float32), target_sm="90a")
+    assert isinstance(found[0], Sm90GemmOperator)
+    assert any(not isinstance(operator, Sm90GemmOperator) for operator in found)
 
 
 def test_listed_without_arguments_is_what_arguments_get():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``Sm100GemmOperator``: the Blackwell kernel as an operator. It takes what tensor copies can move."""
+"""``Sm100GemmOperator``: the Blackwell kernel as an operator. What tensor copies cannot move is copied before."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from epifuse.runtime.tensormap import CODE
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs import times_sm100
-from epifuse_cutedsl.configs.sm100 import WARP, Sm100Config, Tail, configurations
+from epifuse_cutedsl.configs.sm100 import RUNS, WARP, Sm100Config, Tail, configurations
 from epifuse_cutedsl.configs.sm100_products import PRODUCTS
 from epifuse_cutedsl.fuse import workspace as reductions
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
 from epifuse_cutedsl.fuse.fragment import KernelFacts
 from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, folds_batches, target_of
 from epifuse_cutedsl.provider import CuTeDSLProvider
-from epifuse_cutedsl.sm100_launch import Sm100Launch, axis_of, operands, piece_of
-from epifuse_cutedsl.support import refusal
-from epifuse_cutedsl.tma_operands import tma_operand
+from epifuse_cutedsl.run_workspace import Copies
+from epifuse_cutedsl.sm100_launch import Sm100Launch, axis_of, piece_of, product_of, routes
+from epifuse_cutedsl.support import Ways, refusal
 
 _FIRST = "100a"
 
@@ -53,7 +53,8 @@ class Sm100GemmOperator(GemmOperator):
 
     @classmethod
     def _refusal(cls, args: GemmArguments, target: TargetSm | None) -> UnsupportedError | str | None:
-        return _operand_refusal(args, target) or refusal(args, target)
+        reason = _operand_refusal(args, target)
+        return reason or refusal(args, target, Ways(cls.title, cls._boxes(args), RUNS[0]))
 
     @classmethod
     def _configurations(cls, product: Product, cc: int, args: GemmArguments | None) -> Iterable[Sm100Config]:
@@ -106,7 +107,7 @@ class Sm100GemmOperator(GemmOperator):
 
     @classmethod
     def _design(cls, config: Sm100Config, group: int) -> Sm100DesignMetadata:
-        tile = (config.tile_m, config.tile_n, config.tile_k)
+        tile = (config.tile_m * config.ctas, config.tile_n, config.tile_k)  # of the instruction
         cluster = (config.cluster_m, config.cluster_n, 1)
         return Sm100DesignMetadata(
             tile_shape=tile,
@@ -120,7 +121,12 @@ class Sm100GemmOperator(GemmOperator):
 
     @classmethod
     def _main_kinds(cls, args: GemmArguments) -> tuple[Any, ...]:
-        return args.A.traits.dtype, args.B.traits.dtype, *(operand.major for operand in operands(args))
+        return product_of(args), *_majors(args)
+
+    @classmethod
+    def _copies(cls, args: GemmArguments) -> Copies:
+        a, b = routes(args)
+        return a.copy, b.copy
 
     def _facts(self, plan: EpiloguePlan, kinds: Kinds, cc: int) -> KernelFacts:
         axis = kinds.traits.axis
@@ -136,13 +142,16 @@ class Sm100GemmOperator(GemmOperator):
     def _kernel(self, kinds: Kinds, epilogue: Any) -> Kernel:
         from epifuse_cutedsl.kernels.sm100.kernel import Sm100Gemm  # noqa: PLC0415 - imports the DSL
 
-        a, b = (dtype.name for dtype in kinds.main[:2])
         if not self.config.tail.bytes:
             epilogue = replace(epilogue, boxes=Boxes())
-        return Sm100Gemm(self.config, PRODUCTS[a, b, kinds.accumulator.name], epilogue)
+        return Sm100Gemm(self.config, kinds.main[0], epilogue)
 
     def _estimate_us(self, args: GemmArguments, target_sm: TargetSm | None = None) -> float | None:
-        return times_sm100.estimate_us(self.config, self.group, args, target_sm or target_of(args))
+        target = target_sm or target_of(args)
+        found = times_sm100.estimate_us(self.config, self.group, args, target)
+        if found is None or target is None:
+            return found
+        return found + sum(copy.estimate_us(target.cc) for copy in self._copies(args) if copy is not None)
 
     def _workspace(self, args: GemmArguments) -> tuple[int, int]:
         if not args.plan.reduces:
@@ -166,24 +175,18 @@ def _columns(full: Iterable[DType]) -> int:
 
 def _majors(args: GemmArguments) -> tuple[bool, bool]:
     """Whether A and B are K-major."""
-    a, b = operands(args)
-    return a.major == "k", b.major == "k"
+    a, b = (route.operand.major == "k" for route in routes(args))
+    return a, b
 
 
 def _operand_refusal(args: GemmArguments, target: TargetSm | None) -> str | None:
     """Why the Blackwell kernel does not multiply these operands; None where it does."""
     names = (args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name)
-    product = PRODUCTS.get(names)
+    product = product_of(args)
     if product is None:
         return f"The Blackwell kernel does not multiply {names[0]} by {names[1]} into {names[2]}"
     if product.kind == "tf32" and not tf32_allowed():
         return "The Blackwell kernel multiplies float32 in TF32, which torch's switch does not allow now"
     if target is not None and not product.in_family and str(target) != _FIRST:
         return f"Of this family only sm_{_FIRST} multiplies {names[0]} by {names[1]}, not sm_{target}"
-    for name, traits, k_last in (("A", args.A.traits, True), ("B", args.B.traits, False)):
-        found = tma_operand(traits, k_last=k_last)
-        if isinstance(found, str):
-            return f"Tensor copies cannot move {name}: {found}"
-        if found.major not in product.majors:
-            return f"{name} is of {names[0]} and does not lie along K, as the Blackwell kernel would need"
     return None

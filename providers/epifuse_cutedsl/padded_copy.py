@@ -32,6 +32,8 @@ class PaddedCopy:
 
     source: Traits
     k_last: bool
+    rounded: bool = False
+    """Whether float32 is rounded to TF32."""
 
     @property
     def rows(self) -> int:
@@ -78,7 +80,8 @@ class PaddedCopy:
         others = [other, self._batch_stride if self.batches > 1 else 0]
         words = size < WORD_BYTES and unit == 1 and extent * size % WORD_BYTES == 0
         words = words and all(stride * size % WORD_BYTES == 0 for stride in others)
-        return PaddedForm(size, along_k, words and self.source.alignment_bytes % WORD_BYTES == 0)
+        words = words and self.source.alignment_bytes % WORD_BYTES == 0
+        return PaddedForm(size, along_k, words, self.rounded)
 
     @property
     def _strides(self) -> tuple[int, int]:

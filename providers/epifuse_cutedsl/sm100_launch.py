@@ -11,13 +11,14 @@ from epifuse import emulator
 from epifuse.arguments import GemmArguments
 from epifuse.runtime import tensormap
 from epifuse_cutedsl.configs.sm100 import Sm100Config
+from epifuse_cutedsl.configs.sm100_products import PRODUCTS, Product
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, maps_of
 from epifuse_cutedsl.fuse.params import traits_of
-from epifuse_cutedsl.gemm_launch import GemmLaunch
-from epifuse_cutedsl.tma_operands import TmaOperand, tma_operand
+from epifuse_cutedsl.tma_launch import TmaLaunch
+from epifuse_cutedsl.tma_operands import Route, routes_of
 
 
-class Sm100Launch(GemmLaunch):
+class Sm100Launch(TmaLaunch):
     """A persistent grid of whole clusters: one CTA for each SM, or for each tile where there are fewer."""
 
     def _layout(
@@ -26,13 +27,10 @@ class Sm100Launch(GemmLaunch):
         m, n, k, batches = args.problem_size
         tiles = (-(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n)))
         total = tiles[0] * tiles[1] * batches
-        a, b = operands(args)
+        a, b = (route.operand for route in routes(args))
         maps = [bytes(tensormap.BYTES)] * (2 + MOST_MAPS)
         if total and k:
-            maps[:2] = [
-                tensormap.encode(operand.tiled_map(address, tile.copy_box), args.A.device)
-                for operand, address, tile in ((a, args.A.data_ptr(), config.a), (b, args.B.data_ptr(), config.b))
-            ]
+            maps[:2] = self._operand_maps(args, routes(args), (config.a.copy_box, config.b.copy_box))
         if total:
             others = maps_of(self._bound, self._compiled.kinds.boxes)
             maps[2 : 2 + len(others)] = [tensormap.encode(each, args.A.device) for each in others]
@@ -48,12 +46,16 @@ def piece_of(config: Sm100Config, args: GemmArguments) -> tuple[int, int]:
     return piece.rows, piece.columns
 
 
-def operands(args: GemmArguments) -> tuple[TmaOperand, TmaOperand]:
-    """A and B of arguments that the operator supports."""
-    a, b = tma_operand(args.A.traits, k_last=True), tma_operand(args.B.traits, k_last=False)
-    assert isinstance(a, TmaOperand)
-    assert isinstance(b, TmaOperand)
-    return a, b
+def product_of(args: GemmArguments) -> Product | None:
+    """The row of the arguments' product; None where there is none."""
+    return PRODUCTS.get((args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name))
+
+
+def routes(args: GemmArguments) -> tuple[Route, Route]:
+    """How A and B of arguments that the operator supports reach the kernel."""
+    product = product_of(args)
+    assert product is not None
+    return routes_of(args, product.majors, rounded=product.kind == "tf32")
 
 
 def axis_of(args: GemmArguments) -> str:

@@ -74,26 +74,29 @@ class Route:
     copy: PaddedCopy | None = None
 
 
-def route_of(traits: Traits, *, k_last: bool, majors: Sequence[str] = MAJORS) -> Route:
+def route_of(traits: Traits, *, k_last: bool, majors: Sequence[str] = MAJORS, rounded: bool = False) -> Route:
     """The route of A (``k_last``) or B to a kernel that takes these majors: what tensor copies cannot move so is copied
-    to rows along K."""
+    to rows along K; so is what must be ``rounded`` to TF32."""
     found = tma_operand(traits, k_last=k_last)
-    if not isinstance(found, str) and found.major in majors:
+    if not rounded and not isinstance(found, str) and found.major in majors:
         return Route(found)
-    copy = PaddedCopy(traits, k_last)
+    copy = PaddedCopy(traits, k_last, rounded)
     moved = tma_operand(copy.traits, k_last=k_last)
     assert not isinstance(moved, str)
     assert moved.major in majors
     return Route(moved, copy)
 
 
-def routes_of(args: GemmArguments, majors: Sequence[str] = MAJORS) -> tuple[Route, Route]:
+def routes_of(args: GemmArguments, majors: Sequence[str] = MAJORS, *, rounded: bool = False) -> tuple[Route, Route]:
     """The routes of A and B, kept with the arguments."""
-    key = (routes_of, tuple(majors))
+    key = (routes_of, tuple(majors), rounded)
     found: tuple[Route, Route] | None = args.memo.get(key)
     if found is None:
         a, b = args.A.traits, args.B.traits
-        found = args.memo[key] = (route_of(a, k_last=True, majors=majors), route_of(b, k_last=False, majors=majors))
+        found = args.memo[key] = (
+            route_of(a, k_last=True, majors=majors, rounded=rounded),
+            route_of(b, k_last=False, majors=majors, rounded=rounded),
+        )
     return found
 
 

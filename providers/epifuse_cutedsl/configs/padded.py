@@ -21,11 +21,13 @@ class PaddedForm:
     """What the copy kernel is compiled for. ``along_k``: neighbours along K are read together, else those along M or N.
 
     ``words``: neighbours fill aligned words of 4 bytes, as many as there are; else each element is read by itself.
+    ``rounded``: float32 is rounded to TF32, which tensor cores would cut off.
     """
 
     element_bytes: int
     along_k: bool
     words: bool
+    rounded: bool = False
 
     @property
     def tile(self) -> int:

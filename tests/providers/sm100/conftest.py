@@ -11,7 +11,7 @@ from epifuse_cpu.evaluate import evaluate
 from epifuse_cpu.gemm import accumulate
 from epifuse_cutedsl.configs.sm100 import Sm100Config, with_stages
 from epifuse_cutedsl.operators_sm100 import Sm100GemmOperator
-from epifuse_cutedsl.sm100_launch import operands as operands_of
+from epifuse_cutedsl.sm100_launch import routes
 
 EXACT = {"rtol": 0, "atol": 0, "equal_nan": True}
 BIAS_RELU = "def epi(accum, bias): D = relu(accum + bias); return D"
@@ -57,7 +57,7 @@ def arguments(
 
 def configured(args, tile=(128, 128), ctas=1, cluster=None):
     """The configuration of a tile, CTAs that multiply together, and a cluster, with as many stages as fit."""
-    a, b = operands_of(args)
+    a, b = (route.operand for route in routes(args))
     cluster = cluster or (ctas, 1)
     config = Sm100Config(*tile, ctas, *cluster, args.A.traits.dtype.bytes, a.major == "k", b.major == "k")
     found = with_stages(config, 100, Sm100GemmOperator.scratch_bytes(args), Sm100GemmOperator.tail(args))
@@ -84,16 +84,22 @@ def written_around(tensor):
     return int((~everything & ~room.isnan()).sum())
 
 
-def run(args, tile=(128, 128), ctas=1, cluster=None, group=1, seed=0, sm_count=None, chip="100a"):
-    """Run, and compare every output bit for bit; the operator and what the device reports."""
-    m, n, _, _ = args.problem_size
-    accum = accumulate(args.A.view, args.B.view, args.accumulator_type).reshape(-1, m, n)
-    loads = [load.clone() if isinstance(load, torch.Tensor) else load for load in args.loads]
-    want = evaluate(args.plan, accum, loads)
+def launch(args, tile=(128, 128), ctas=1, cluster=None, group=1, seed=0, sm_count=None, chip="100a"):
+    """Run; the operator."""
     with ops.emulator.device(chip, seed=seed, sm_count=sm_count):
         operator = Sm100GemmOperator.operator_of(args, configured(args, tile, ctas, cluster), group)
         assert operator.supports(args)
         operator.run(args)
+    return operator
+
+
+def run(args, *where, **how):
+    """``launch``, and compare every output bit for bit; the operator."""
+    m, n, _, _ = args.problem_size
+    accum = accumulate(args.A.view, args.B.view, args.accumulator_type).reshape(-1, m, n)
+    loads = [load.clone() if isinstance(load, torch.Tensor) else load for load in args.loads]
+    want = evaluate(args.plan, accum, loads)
+    operator = launch(args, *where, **how)
     for name, got, expected in zip(args.bound.names.stores, args.outputs, want, strict=True):
         assert not written_around(got), name
         difference = differing(got, expected.reshape(got.shape).to(got.dtype))
@@ -104,4 +110,6 @@ def run(args, tile=(128, 128), ctas=1, cluster=None, group=1, seed=0, sm_count=N
 @pytest.fixture
 def blackwell() -> SimpleNamespace:
     """The functions of this file."""
-    return SimpleNamespace(placed=placed, integers=integers, arguments=arguments, configured=configured, run=run)
+    return SimpleNamespace(
+        placed=placed, integers=integers, arguments=arguments, configured=configured, launch=launch, run=run
+    )

@@ -6,6 +6,9 @@ import torch
 
 pytest.importorskip("cutlass")
 
+import epifuse as ops
+from epifuse.runtime.rounding import round_to_tf32
+
 E4M3, E5M2, I8, U8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.uint8
 F16, BF16, F32, I32 = torch.float16, torch.bfloat16, torch.float32, torch.int32
 PRODUCTS = (
@@ -50,4 +53,32 @@ def test_output_dtypes(blackwell, accumulator, turned):
     c = blackwell.integers(m, n, dtype=I8)
     dtype = I8 if accumulator is I32 else BF16
     args = blackwell.arguments((m, n, 40), text, dtype=dtype, accumulator=accumulator, c=c, **outputs)
+    blackwell.run(args, (64, 64), 2)
+
+
+def test_tf32_rounds_operands_as_the_reference_does(blackwell):
+    m, n, k = 70, 40, 64
+    generator = torch.Generator().manual_seed(7)
+    a, b = (torch.randn(shape, generator=generator) for shape in ((m, k), (k, n)))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        out = torch.full((m, n), float("nan"))
+        args = ops.GemmArguments(a, b, out, F32)
+        blackwell.launch(args, (128, 64))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    rounded = round_to_tf32(a).double() @ round_to_tf32(b).double()
+    assert (out - rounded).abs().max() < 1e-5  # cut off instead, operands would be 1e-3 away
+
+
+@pytest.mark.parametrize("size", [(70, 71, 73), (7, 1, 1), (1, 130, 9)])
+@pytest.mark.parametrize("dtype", [BF16, E4M3, I8])
+def test_operands_that_tensor_copies_cannot_move(blackwell, size, dtype):
+    m, n, k = size
+    accumulator = I32 if dtype is I8 else F32
+    a, b = blackwell.integers(m, k, dtype=dtype), blackwell.integers(k, n, dtype=dtype, seed=1)
+    d = torch.full((m, n), 77).to(accumulator)
+    epilogue = ops.EpilogueArguments("def epi(accum, c): D = accum + c; return D", c=blackwell.integers(m, 1), D=d)
+    args = ops.GemmArguments(a, b, torch.empty(m, n, dtype=accumulator), accumulator, epilogue)
     blackwell.run(args, (64, 64), 2)

@@ -123,6 +123,8 @@ class PaddedCopyKernel:
             row = start + first
             places = (base + _offset(row, byte + WORD_BYTES * i) for i in range(CHUNK_BYTES // WORD_BYTES))
             words = [shared.ld_shared(place)[0] for place in places]
+            if self.form.rounded:
+                words = [alu.cvt_rna_tf32(word) for word in words]
             inside = (row < left[0]) & (byte < left[1] * size)
             gmem.st_global_words(address + Int64(row) * pitch_bytes + byte, words, inside)
 

@@ -20,7 +20,7 @@ _FULL_ROWS = 128
 """Rows of one CTA with which the tensor core is busy; fewer take as long."""
 _COPIED_BYTES_PER_CLOCK = 64.0
 """What the second-level cache brings to one SM; CTAs that share a tile by multicast get a part of it each."""
-_ROUND_US = 0.5
+_ROUND_US = 0.25
 """A tile's start: the first copies of a CTA, and the hand-over of an accumulator."""
 _EPILOGUE_OPERATIONS = 8.0
 """Instructions for each element, the measured epilogue's (bias and relu) and what is around them."""
@@ -34,10 +34,22 @@ def estimate_us(config: Sm100Config, group: int, args: GemmArguments, target: Ta
     """Predicted microseconds of a run; None without a target."""
     if target is None:
         return None
-    # CTAs beside one another count as one wide tile; the model's cluster has the rows that make the area right.
+    us = persistent_us(work_of(args), how(config, group), target)
+    return us * _CLUSTER_PENALTY ** (config.cluster.bit_length() - 1)
+
+
+def how(config: Sm100Config, group: int) -> Persistent:
+    """How a configuration works on a problem.
+
+    CTAs beside one another count as one wide tile; the model's cluster has the rows that make the area right.
+    """
     tile = (config.tile_m / config.cluster_n, config.tile_n * config.cluster_n, config.tile_k)
-    how = Persistent(*tile, config.cluster, group, Overlap.BESIDE, times_of(config), TRAFFIC)
-    return persistent_us(work_of(args), how, target) * _CLUSTER_PENALTY ** (config.cluster.bit_length() - 1)
+    return Persistent(*tile, config.cluster, group, Overlap.BESIDE, times_of(config), TRAFFIC)
+
+
+def row_of(config: Sm100Config) -> tuple[int, int, int, int, int]:
+    """What a table of measured times would be looked up by: tile along M and N, CTAs of one product, the cluster."""
+    return (config.tile_m, config.tile_n, config.ctas, config.cluster_m, config.cluster_n)
 
 
 @functools.lru_cache(maxsize=512)

@@ -48,20 +48,30 @@ def estimate_us(config: Sm90Config, group: int, args: GemmArguments, target: Tar
     """Predicted microseconds of a run; None without a target."""
     if target is None:
         return None
+    us = persistent_us(work_of(args), how(config, group), target)
+    return us if group == _USUAL_GROUP else us * _OTHER_GROUPS
+
+
+def how(config: Sm90Config, group: int) -> Persistent:
+    """How a configuration works on a problem."""
     overlap = Overlap.TURNS if config.pingpong else Overlap.EXPOSED
     tile = (config.tile_m, config.tile_n, config.tile_k)
-    how = Persistent(*tile, config.cluster, group, overlap, times_of(config), TRAFFIC, config.split)
-    us = persistent_us(work_of(args), how, target)
-    return us if group == _USUAL_GROUP else us * _OTHER_GROUPS
+    return Persistent(*tile, config.cluster, group, overlap, times_of(config), TRAFFIC, config.split)
+
+
+def row_of(config: Sm90Config) -> tuple[int, int, int, bool, int, int]:
+    """A configuration's key in the table."""
+    k_bytes = config.tile_k * config.element_bytes
+    return (config.tile_m, config.tile_n, k_bytes, config.pingpong, config.cluster, config.depth)
 
 
 @functools.lru_cache(maxsize=512)
 def times_of(config: Sm90Config) -> PersistentTimes:
     """A configuration's row; else that of a tile of 128 bytes of K with two buffers; else the tensor cores' rate."""
-    k_bytes = config.tile_k * config.element_bytes
-    row = MEASURED.get((config.tile_m, config.tile_n, k_bytes, config.pingpong, config.cluster, config.depth))
+    row = MEASURED.get(row_of(config))
     if row is not None:
         return row
+    k_bytes = config.tile_k * config.element_bytes
     row = MEASURED.get((config.tile_m, config.tile_n, 128, config.pingpong, config.cluster, 2))
     area, parts = config.tile_m * config.tile_n, k_bytes / 128
     if row is not None:

@@ -92,15 +92,15 @@ class Part:
 def part_of(blocks: int, tile_n: int, *, alternating: bool) -> Part | None:
     """The widest part with which a warpgroup's tile of ``blocks`` times 64 rows fits the registers; None without one.
 
-    ``alternating``: one warpgroup multiplies at a time, so that it needs two buffers, and parts in pairs for them.
+    ``alternating``: one warpgroup multiplies at a time, so that two buffers are better, and parts in pairs for them.
     """
-    buffers = 2 if alternating else 1
-    for parts in (1, 2, 4):
-        n = tile_n // parts
-        if tile_n % parts or n % 8 or n < _LEAST_PART or blocks * parts % buffers:
-            continue
-        if (blocks * tile_n + buffers * n) // 2 <= MOST_ACCUMULATORS:
-            return Part(n, buffers)
+    for buffers in (2, 1) if alternating else (1,):
+        for parts in (1, 2, 4):
+            n = tile_n // parts
+            if tile_n % parts or n % 8 or n < _LEAST_PART or blocks * parts % buffers:
+                continue
+            if (blocks * tile_n + buffers * n) // 2 <= MOST_ACCUMULATORS:
+                return Part(n, buffers)
     return None
 
 

@@ -138,6 +138,8 @@ def test_the_table(product):
         (1, 256, True, (64, 2)),
         (2, 128, True, (64, 2)),
         (1, 128, True, (64, 2)),
+        (1, 64, True, (64, 1)),
+        (1, 192, False, (192, 1)),
         (2, 192, True, None),
     ],
 )

@@ -66,6 +66,15 @@ class Product:
         return self.blocks * wgmma.accumulator_registers(self.kind, self.b.extent)
 
     @property
+    def light(self) -> bool:
+        """Whether the kernel may look to the assembler as if its threads did with the registers they start with.
+
+        It then ignores the redistribution ("setmaxnreg ignored; unable to determine register count at entry"), and
+        spills, unless it is told the number of CTAs of an SM; told so in other kernels, it spills a little in them.
+        """
+        return self.kind.packed or (self.part is not None and self.part.buffers > 1)
+
+    @property
     def steps(self) -> int:
         """Instructions of a block in one K tile."""
         return K_TILE_BYTES // INSTRUCTION_K_BYTES

@@ -81,7 +81,7 @@ class Sm90Gemm:
             block=list(self.block),
             cluster=list(self.cluster),
             smem=self.smem_bytes,
-            min_blocks_per_mp=1,  # or the assembler knows no number of registers to start from, and keeps to it
+            min_blocks_per_mp=int(self.product.light),
         )
 
     @cute.kernel

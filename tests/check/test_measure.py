@@ -140,6 +140,30 @@ def test_the_factor_of_the_product_grows_as_the_square_root():
     assert measure.product_factor(4096) == 20.0
 
 
+def test_products_of_8_bit_floats_may_be_off_by_what_promoted_sums_are_not_by_what_one_long_sum_is():
+    """The sums that ``product_factor`` speaks of: 14 bits beside the largest term, 32 products at a time."""
+    generator = torch.Generator().manual_seed(2)
+    a, b = (
+        torch.randn(shape, generator=generator).to(torch.float8_e4m3fn).double() for shape in ((8, 8192), (8192, 12))
+    )
+    unit = 2.0**-24 * (a.abs() @ b.abs())
+    allowed = measure.product_factor(a.shape[1], float8=True)
+    promoted, whole = ((_short_sum(a, b, interval) - a @ b).abs() / unit for interval in (128, a.shape[1]))
+    assert allowed / 20 < promoted.max() < allowed
+    assert whole.max() > allowed
+
+
+def _short_sum(a: torch.Tensor, b: torch.Tensor, interval: int) -> torch.Tensor:
+    total = part = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
+    for k in range(0, a.shape[1], 32):
+        if k % interval == 0:
+            total, part = total + part, torch.zeros_like(part)
+        terms = torch.cat([a[:, k : k + 32, None] * b[None, k : k + 32], part[:, None]], 1)
+        steps = 2.0 ** (torch.frexp(terms.abs().amax(1)).exponent.double() - 14)
+        part = ((terms / steps[:, None]).trunc() * steps[:, None]).sum(1)
+    return total + part
+
+
 def test_a_moved_node_changes_what_depends_on_it_alone():
     args, _ = arguments()
     graph = args.epilogue.graph

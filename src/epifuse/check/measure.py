@@ -41,14 +41,26 @@ SHORT_FORMS = 4.0
 """Times as much where every output has 16 bits or fewer, as kernels may then take approximate instructions."""
 
 
-def product_factor(k: int) -> float:
+def product_factor(k: int, *, float8: bool = False) -> float:
     """c(K): how many half ulps of ``|A| |B|`` the product may be off.
 
     Tensor cores add groups of products and truncate. On centered data the errors grow as the square root of K; 4 covers
     short sums, where it is the single rounding that counts. The largest of 512 x 512 results on an H200, normal data,
     and K = 64, 1024 and 16384 (the factor is 6, 12 and 36): float16 and bfloat16 3.0, 7.6, 22.7; TF32 4.4, 11.5, 35.9.
+
+    Of products of 8-bit floats, Hopper's tensor cores keep 14 bits beside the largest term. Kernels are to add their
+    sums in float32 every 128 positions of K; then the errors of these sums are independent, and beside ``|A| |B|`` they
+    shrink as the square root of K grows. By that arithmetic, normal data, 2^13 to 2^16 results, K = 32, 128, 512, 2048,
+    8192: 1868, 3240, 1066, 368, 196; twice that is allowed, and more for long K. One sum over all of K is off by 6549,
+    3779, 4267 for the last three.
     """
-    return 4.0 + math.sqrt(k) / 4.0
+    least = 4.0 + math.sqrt(k) / 4.0
+    return least + 8192.0 * math.sqrt(128.0 / max(k, 128)) if float8 else least
+
+
+def _factor(args: GemmArguments) -> float:
+    float8 = any(operand.traits.dtype.name.startswith("float8") for operand in (args.A, args.B))
+    return product_factor(args.problem_size.K, float8=float8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +140,7 @@ class _Spread:
         self.ulp = 2.0 ** (1 - self.compute.digits)
         if self.is_float:
             magnitudes = _magnitudes(args)
-            self.accum_slack = product_factor(args.problem_size.K) * 2.0**-accumulator.digits * magnitudes
+            self.accum_slack = _factor(args) * 2.0**-accumulator.digits * magnitudes
         # What is folded stands as an output of its own, before the fold.
         self.elementwise = _unfolded(self.graph)
         self.bits = max((_destination(args, name).bits for name in self.graph.outputs), default=32)

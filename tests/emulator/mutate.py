@@ -76,6 +76,8 @@ KINDS: dict[str, Change] = {
     "arrive dropped": drop("mbarrier.arrive"),
     "tcgen05.commit dropped": drop("tcgen05.commit"),
     "dealloc dropped": drop("tcgen05.dealloc"),
+    "tcgen05 wait dropped": drop("tcgen05.wait"),
+    "tcgen05 fence dropped": drop("tcgen05.fence"),
     "relinquish dropped": drop("tcgen05.relinquish"),
     "wgmma wait dropped": drop("wgmma.wait_group"),
     "expect_tx too large": lambda line: _more(line, _EXPECT, 16),

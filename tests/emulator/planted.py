@@ -7,10 +7,13 @@ place, and what found it. Run it with src, providers and this folder on PYTHONPA
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import mutate
 import numpy as np
@@ -62,26 +65,46 @@ def _target(chip: str) -> Iterator[None]:
         os.environ.pop("CUTE_DSL_ARCH") if before is None else os.environ.update(CUTE_DSL_ARCH=before)
 
 
+def _functions(architecture: str) -> Any:
+    """The functions by which the tests of one of the project's own kernels choose its configurations."""
+    path = Path(__file__).parents[1] / "providers" / architecture / "conftest.py"
+    spec = importlib.util.spec_from_file_location(f"{architecture}_functions", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def hopper(mode: str, tile: tuple[int, int], cluster: int, size: tuple[int, int, int], sm_count: int) -> mutate.Trial:
     """The project's own Hopper kernel."""
-    from epifuse_cutedsl.configs.sm90 import configurations  # noqa: PLC0415 - needs cutlass only when it compiles
-    from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator  # noqa: PLC0415
+    args, arrays = _fused(size)
+    with emulator.device("90a", sm_count=sm_count), mutate.capture() as launches:
+        _functions("sm90").operator_of(args, mode, tile, cluster=cluster).run(args)
+    return mutate.Trial(launches[-1], arrays, ["D"])
 
+
+def blackwell(
+    tile: tuple[int, int], ctas: int, cluster: tuple[int, int], size: tuple[int, int, int], sm_count: int
+) -> mutate.Trial:
+    """The project's own Blackwell kernel."""
+    from epifuse_cutedsl.operators_sm100 import Sm100GemmOperator  # noqa: PLC0415 - needs cutlass when it compiles
+
+    args, arrays = _fused(size)
+    with emulator.device("100a", sm_count=sm_count), mutate.capture() as launches:
+        config = _functions("sm100").configured(args, tile, ctas, cluster)
+        Sm100GemmOperator.operator_of(args, config, 1).run(args)
+    return mutate.Trial(launches[-1], arrays, ["D"])
+
+
+def _fused(size: tuple[int, int, int]) -> tuple[epifuse.GemmArguments, dict[str, np.ndarray]]:
+    """Arguments with a bias and a relu, and all the memory they name."""
     m, n, k = size
     a, b = operands(m, n, k, torch.bfloat16)
     out, bias = torch.zeros(m, n), torch.arange(n).float()
     epilogue = epifuse.EpilogueArguments(BIAS_RELU, bias=bias, D=out)
     args = epifuse.GemmArguments(a, b, out, torch.float32, epilogue)
-    wanted = (*tile, cluster, mode == "pingpong")
-    with emulator.device("90a", sm_count=sm_count), mutate.capture() as launches:
-        config = next(
-            each
-            for each in configurations(90, Sm90GemmOperator.scratch_bytes(args), clusters=True)
-            if (each.tile_m, each.tile_n, each.cluster, each.pingpong) == wanted
-        )
-        Sm90GemmOperator.operator_of(args, config, 1).run(args)
-    arrays = {"A": bits(a), "B": bits(b.T), "D": bits(out), "bias": bias.numpy()}
-    return mutate.Trial(launches[-1], arrays, ["D"])
+    return args, {"A": bits(a), "B": bits(b.T), "D": bits(out), "bias": bias.numpy()}
 
 
 _SM100_STATIC, _SM100_CLC = "x64_schedulerSTATIC", "x64_schedulerCLC"
@@ -95,9 +118,12 @@ KERNELS: dict[str, Callable[[], mutate.Trial]] = {
     "sm100 vendor 2cta": lambda: vendor("100a", f"2cta_cluster2x1x1_tile256x128{_SM100_STATIC}", (256, 384, 1024), 2),
     "sm100 vendor 2cta clc": lambda: vendor("100a", f"2cta_cluster2x1x1_tile256x128{_SM100_CLC}", (256, 384, 1024), 2),
     "hopper cooperative": lambda: hopper("cooperative", (128, 128), 1, (128, 384, 832), 1),
-    "hopper cooperative 2": lambda: hopper("cooperative", (128, 128), 2, (256, 384, 832), 2),
+    "hopper cooperative 2": lambda: hopper("cooperative", (128, 256), 2, (256, 768, 640), 2),
     "hopper pingpong": lambda: hopper("pingpong", (128, 128), 1, (128, 768, 832), 1),
     "hopper pingpong 2": lambda: hopper("pingpong", (128, 128), 2, (256, 768, 832), 2),
+    "blackwell": lambda: blackwell((128, 128), 1, (1, 1), (128, 384, 896), 1),
+    "blackwell 2": lambda: blackwell((128, 128), 1, (2, 1), (256, 384, 896), 2),
+    "blackwell 2cta": lambda: blackwell((128, 128), 2, (2, 1), (256, 384, 1024), 2),
 }
 """By name; each compiles and runs the kernel once. Tiles a CTA: three, six for two warpgroups that take turns."""
 

@@ -39,6 +39,7 @@ class Rule:
     shared: int = 2048
     target: str = "100a"
     cluster: int = 1
+    grid: int = 0
     lane: int | None = None
     arrays: Callable[[], list[Any]] = lambda: [np.zeros(256, np.uint32)]
 
@@ -46,8 +47,8 @@ class Rule:
         """Run with one of the two texts in the place."""
         body = (OWN + self.text.replace("{x}", change)).replace(";", ";\n")
         return run_kernel(
-            body, self.arrays(), threads=self.threads, shared=self.shared, target=self.target, grid=self.cluster,
-            cluster=self.cluster, seed=seed,
+            body, self.arrays(), threads=self.threads, shared=self.shared, target=self.target,
+            grid=self.grid or self.cluster, cluster=self.cluster, seed=seed,
         )  # fmt: skip
 
 

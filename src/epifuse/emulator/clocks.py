@@ -24,12 +24,14 @@ IN_FLIGHT = 1
 class Clock:
     """What one agent has seen: for each dimension the latest epoch, and the latest that a proxy fence covers.
 
-    Mutable; `snapshot` copies. Joins dominate the emulation of large clusters, so both rows are one array.
+    Mutable; `snapshot` copies. Joins dominate the emulation of large clusters, so both rows are one array. `foreign`
+    has what is known of other clusters of the grid, by their numbers; those clocks are never changed, only replaced.
     """
 
-    __slots__ = ("_known", "_width")
+    __slots__ = ("_known", "_width", "foreign")
 
     def __init__(self) -> None:
+        self.foreign: dict[int, Clock] = _NOTHING
         self._width = 32
         self._known: Array = np.zeros((2, 32), np.int64)
 
@@ -52,7 +54,26 @@ class Clock:
         copy = Clock.__new__(Clock)
         copy._width = self._width
         copy._known = self._known.copy()
+        copy.foreign = self.foreign
         return copy
+
+    def own(self) -> Clock:
+        """A copy without what is known of other clusters."""
+        copy = self.snapshot()
+        copy.foreign = _NOTHING
+        return copy
+
+    def joined(self, other: Clock) -> Clock:
+        """A new clock that has seen everything that the two have."""
+        copy = self.snapshot()
+        copy.join(other)
+        return copy
+
+    def learn_foreign(self, cluster: int, clock: Clock) -> None:
+        """Learn what is known of another cluster."""
+        before = self.foreign.get(cluster)
+        if before is not clock:
+            self.foreign = {**self.foreign, cluster: clock if before is None else before.joined(clock)}
 
     def join(self, other: Clock) -> None:
         """Learn everything that `other` has seen."""
@@ -60,6 +81,9 @@ class Clock:
             self._grow(other._width)
         mine = self._known if other._width == self._width else self._known[:, : other._width]
         np.maximum(mine, other._known, out=mine)
+        if other.foreign is not self.foreign:
+            for cluster, clock in other.foreign.items():
+                self.learn_foreign(cluster, clock)
 
     def advance(self, dimension: int, epoch: int) -> None:
         """See that epoch of a dimension, without a proxy fence."""
@@ -97,6 +121,10 @@ class Clock:
         wider = np.zeros((2, 1 << (width - 1).bit_length()), np.int64)
         wider[:, : self._width] = self._known
         self._known, self._width = wider, wider.shape[1]
+
+
+_NOTHING: dict[int, Clock] = {}
+"""What clocks know of other clusters at first; never changed."""
 
 
 class Dimensions:

@@ -12,6 +12,7 @@ import numpy as np
 from .chips import Chip
 from .chips import chip as find_chip
 from .clocks import Clock
+from .global_races import GlobalRaces
 from .lanes import LANE_INDEX, LANES, Array, Value
 from .memory import HostMemory
 from .operations import Queue
@@ -100,6 +101,7 @@ def launch(
     )
     if options.strict:
         _check_registers(running.program)
+        running.races = None if memory.unrestricted else GlobalRaces(memory)
     own = [(address, packed.size, "kernel parameters")]
     own += [(data.ctypes.data, data.size, name) for name, data in running.program.globals.items()]
     registered = [] if memory.unrestricted else own

@@ -15,6 +15,7 @@ import numpy as np
 from .barriers import ClusterBarrier, NamedBarrier, Sleeper
 from .chips import Chip
 from .clocks import Clock, Dimensions, event
+from .global_races import GlobalRaces, Location, Touched, acquire, publish
 from .lanes import FULL, LANES, Array, Lanes, Value, lanes_of
 from .memory import HostMemory
 from .operations import Operation, Queue
@@ -86,6 +87,10 @@ class Warp:
         self.epoch = 1
         self.clock = Clock.of(self.dimension, 1)
         self.released: Clock | None = None
+        self.released_globally: Clock | None = None
+        """What the last fence of the whole GPU's scope lets later strong writes publish."""
+        self.observed: dict[int, Location] = {}
+        """What strong reads have seen, by address, which such a fence acquires."""
         self.timed_out = False
         self.may_time_out = False
         self.polled_at = -1
@@ -144,6 +149,37 @@ class Warp:
         self.epoch += 1
         self.clock.advance(self.dimension, self.epoch)
 
+    def fence_globally(self) -> None:
+        """A fence of the whole GPU's scope: what strong reads saw is acquired, what was done may be published."""
+        for location in self.observed.values():
+            acquire(location, self.cta.cluster.number, self.clock)
+        self.observed.clear()
+        self.released_globally = self.release()
+
+    def touch(self, touched: Touched, write: bool) -> None:
+        """A weak access to global memory."""
+        races = self.grid.races
+        if races is not None:
+            (races.write if write else races.read)(self, self.cta.cluster.number, self.stamp, touched)
+
+    def synchronize(
+        self, address: int, reads: bool, writes: bool, acquires: bool = False, releases: bool = False
+    ) -> None:
+        """A strong access to an address of global memory: what others published there, and what is published."""
+        races, cluster = self.grid.races, self.cta.cluster.number
+        if races is None:
+            return
+        location = races.locations.setdefault(address, {})
+        if reads and location:
+            if acquires:
+                acquire(location, cluster, self.clock)
+            else:
+                self.observed[address] = dict(location)
+        if writes:
+            clock = self.release() if releases else self.released_globally
+            if clock is not None:
+                publish(location, cluster, clock)
+
     def start(self, what: str) -> Operation:
         """A new asynchronous operation issued by this warp at its current line."""
         description = f"{what} issued at line {self.line} by {self.describe()}"
@@ -190,6 +226,7 @@ class Cluster:
         self.grid = grid
         self.index = index
         self.dimensions = Dimensions()
+        self.number = grid.races.new_cluster(self.dimensions) if grid.races is not None else 0
         self.barrier = ClusterBarrier()
         self.ctas: list[Cta] = []
         self.atomics: dict[int, Clock] = {}
@@ -229,6 +266,8 @@ class Grid:
     progress: int = 0
     meetings: dict[Any, dict[int, int]] = field(default_factory=dict)
     """Instructions that two CTAs must execute together, and which ranks have come."""
+    races: GlobalRaces | None = None
+    """Accesses to global memory, where they are checked."""
 
     @property
     def warps_per_cta(self) -> int:

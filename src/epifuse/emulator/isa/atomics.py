@@ -10,6 +10,7 @@ import numpy as np
 
 from ..builder import Builder, Handler, Registers, Step, check_modifiers
 from ..clocks import Clock
+from ..global_races import of_lanes
 from ..lanes import LANES, Array
 from ..memory import SHARED_WINDOW
 from ..shared import word_range
@@ -66,15 +67,23 @@ def _bytes_at(warp: Warp, where: int, size: int, shared: bool) -> Array:
     if not shared and where >= SHARED_WINDOW:
         shared, where = True, where - SHARED_WINDOW
     if not shared:
-        return warp.grid.memory.span(where, size)
+        span = warp.grid.memory.span(where, size)
+        if warp.grid.races is not None:
+            warp.grid.races.check_atomic(warp, warp.cta.cluster.number, of_lanes(np.array([where], np.uint64), size))
+        return span
     memory, offset = shared_at(warp, where, True)
     memory.check_bounds(offset, offset + size, size)
     memory.on_atomic(warp, word_range(offset, size))
     return memory.u8[offset : offset + size]
 
 
-def _order(warp: Warp, where: int, acquires: bool, releases: bool) -> None:
-    """Atomics on one location order the warps of a cluster that use release and acquire on it."""
+def _order(warp: Warp, where: int, shared: bool, acquires: bool, releases: bool) -> None:
+    """Atomics on one location order the warps that use release and acquire on it."""
+    if not shared and where < SHARED_WINDOW:
+        warp.synchronize(where, True, True, acquires, releases)
+        return
+    if not (acquires or releases):
+        return
     clocks: dict[int, Clock] = warp.cta.cluster.atomics
     clock = clocks.setdefault(where, Clock())
     if acquires:
@@ -117,8 +126,7 @@ def _atomic(builder: Builder, instruction: Instruction) -> Step:
                     cells[0] = _lane(registers[swap], lane)
             else:
                 cells[:] = combine(cells.copy(), new)
-            if acquires or releases:
-                _order(warp, place, acquires, releases)
+            _order(warp, place, shared, acquires, releases)
         for write, old in zip(writes, olds, strict=False):
             write(warp, registers, old)
         warp.grid.progress += 1

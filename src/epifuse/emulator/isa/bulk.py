@@ -13,7 +13,8 @@ from typing import Any
 
 from ..builder import Builder, Registers, Step, check_modifiers
 from ..clocks import event
-from ..lanes import LANES, Value
+from ..global_races import of_view
+from ..lanes import LANES, Array, Value
 from ..operations import Operation
 from ..reports import DescriptorError, MemoryFaultError, ProxyError
 from ..shared import CTA_SHIFT, OFFSET_MASK, SharedMemory, word_range
@@ -23,7 +24,7 @@ from ..tensor_map import TensorMap, decode
 from .addressing import address, cta_at, require_address, shared_at
 from .mbarrier import barrier_at
 from .synchronisation import uniform
-from .tensors import check_box, combine, load_box, read_box, store_box
+from .tensors import check_box, combine, load_box, read_box, store_box, window
 
 _RANKS = {f"{rank}d": rank for rank in range(1, 6)}
 _REDUCTIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
@@ -38,6 +39,8 @@ class BulkGroups:
     """A warp's stores: those not yet in a group, and how many groups were committed and waited for."""
 
     dimension: int
+    written: int
+    """The dimension of what groups have written to global memory."""
     open: list[tuple[Operation, SharedMemory, slice]] = field(default_factory=list)
     committed: int = 0
     finished: int = 0
@@ -46,7 +49,8 @@ class BulkGroups:
 def _groups(warp: Warp) -> BulkGroups:
     found: BulkGroups | None = warp.groups.get("bulk")
     if found is None:
-        found = BulkGroups(warp.cta.cluster.dimensions.new(f"a bulk group of {warp.describe()}"))
+        new, name = warp.cta.cluster.dimensions.new, warp.describe()
+        found = BulkGroups(new(f"a bulk group of {name}"), new(f"a bulk group's writes by {name}"))
         warp.groups["bulk"] = found
     return found
 
@@ -136,10 +140,11 @@ def start_load(
     size: int,
     write: Callable[[SharedMemory, int], None],
     source: tuple[SharedMemory, slice, int] | None = None,
+    view: Callable[[], Array | None] | None = None,
 ) -> None:
     """Put a load of `size` bytes in flight: later `write` fills the memory, then the barrier counts the bytes.
 
-    `source` is the shared memory that it reads, with the stamp of that read.
+    `source` is the shared memory that it reads, with the stamp of that read; `view` the global memory.
     """
     memory, offset = shared_at(warp, target, True)
     memory.check_bounds(offset, offset + size, size)
@@ -157,6 +162,9 @@ def start_load(
     def carry_out() -> None:
         write(memory, offset)
         signalled = barrier_at(warp, barrier, True, operation)
+        races, seen = warp.grid.races, view() if view is not None and warp.grid.races is not None else None
+        if races is not None and seen is not None:
+            races.read(operation, warp.cta.cluster.number, signalled.event, of_view(seen))
         memory.settle(words, operation.stamp, signalled.event)
         if source is not None:
             source[0].settle(source[1], source[2], signalled.event)
@@ -196,7 +204,10 @@ def _tensor_load(builder: Builder, instruction: Instruction) -> Step:
                 def write(memory: SharedMemory, offset: int, tensor: TensorMap = tensor, start: Any = start) -> None:
                     load_box(tensor, warp.grid.memory, start, memory, offset)
 
-                start_load(warp, "tensor load", place, signal, tensor.box_bytes, write)
+                def view(tensor: TensorMap = tensor, start: Any = start) -> Array | None:
+                    return window(tensor, warp.grid.memory, start)[0]
+
+                start_load(warp, "tensor load", place, signal, tensor.box_bytes, write, view=view)
 
     return step
 
@@ -221,7 +232,10 @@ def _plain_load(builder: Builder, instruction: Instruction) -> Step:
                 def write(memory: SharedMemory, offset: int, source: int = source, size: int = size) -> None:
                     memory.u8[offset : offset + size] = warp.grid.memory.span(source, size)
 
-                start_load(warp, "bulk load", place, signal, size, write)
+                def view(source: int = source, size: int = size) -> Array:
+                    return warp.grid.memory.span(source, size)
+
+                start_load(warp, "bulk load", place, signal, size, write, view=view)
 
     return step
 
@@ -262,8 +276,16 @@ def _plain_to_cluster(builder: Builder, instruction: Instruction) -> Step:
 # -- stores ------------------------------------------------------------------------------------------------------
 
 
-def start_store(warp: Warp, what: str, source: int, size: int, write: Callable[[SharedMemory, int], None]) -> None:
-    """Put a store of `size` bytes from shared memory in flight, in the warp's open bulk group."""
+def start_store(
+    warp: Warp,
+    what: str,
+    source: int,
+    size: int,
+    write: Callable[[SharedMemory, int], None],
+    view: Callable[[], Array | None],
+    reduces: bool,
+) -> None:
+    """Put a store of `size` bytes from shared memory in flight, in the warp's open bulk group; `view` is its target."""
     memory, offset = cta_at(warp, source >> CTA_SHIFT, False).shared, source & OFFSET_MASK
     memory.check_bounds(offset, offset + size, size)
     operation = warp.start(what)
@@ -274,11 +296,20 @@ def start_store(warp: Warp, what: str, source: int, size: int, write: Callable[[
     groups.open.append((operation, memory, words))
     operation.holds_shared = True
 
+    group = groups.committed
+
     def carry_out() -> None:
         write(memory, offset)
+        races, cluster = warp.grid.races, warp.cta.cluster.number
+        target = view() if races is not None else None
+        if races is not None and target is not None:
+            if reduces:
+                races.check_atomic(operation, cluster, of_view(target))
+            else:
+                races.write(operation, cluster, event(groups.written, group + 1), of_view(target))
         warp.grid.progress += 1
 
-    warp.grid.queue.add(("bulk", warp, groups.committed), operation.on_run(carry_out))
+    warp.grid.queue.add(("bulk", warp, group), operation.on_run(carry_out))
 
 
 def _reduction(instruction: Instruction) -> str:
@@ -303,7 +334,10 @@ def _tensor_store(builder: Builder, instruction: Instruction) -> Step:
             def write(memory: SharedMemory, offset: int, tensor: TensorMap = tensor, start: Any = start) -> None:
                 store_box(tensor, warp.grid.memory, start, read_box(tensor, memory, offset), reduction)
 
-            start_store(warp, "tensor store", source, tensor.box_bytes, write)
+            def view(tensor: TensorMap = tensor, start: Any = start) -> Array | None:
+                return window(tensor, warp.grid.memory, start)[0]
+
+            start_store(warp, "tensor store", source, tensor.box_bytes, write, view, bool(reduction))
 
     return step
 
@@ -327,7 +361,10 @@ def _plain_store(builder: Builder, instruction: Instruction) -> Step:
                     data = combine(into.view(width), data.view(width), reduction, type_name).view("u1")
                 into[:] = data
 
-            start_store(warp, "bulk store", source, size, write)
+            def view(target: int = target, size: int = size) -> Array:
+                return warp.grid.memory.span(target, size)
+
+            start_store(warp, "bulk store", source, size, write, view, bool(reduction))
 
     return step
 
@@ -349,6 +386,7 @@ def _commit_group(builder: Builder, instruction: Instruction) -> Step:
 def _wait_group(builder: Builder, instruction: Instruction) -> Step:
     check_modifiers(builder, instruction, {"async", "bulk", "wait_group", "read"})
     slot = builder.source(instruction.operands[0])
+    writes = not instruction.has("read")
 
     def step(warp: Warp, registers: Registers) -> None:
         groups = _groups(warp)
@@ -356,5 +394,7 @@ def _wait_group(builder: Builder, instruction: Instruction) -> Step:
             warp.grid.queue.run_stream(("bulk", warp, group))
             groups.finished = group + 1
         warp.clock.learn(event(groups.dimension, groups.finished))
+        if writes:
+            warp.clock.learn(event(groups.written, max(groups.committed - uniform(registers[slot], warp), 0)))
 
     return step

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..builder import Builder, Handler, Registers, Step, check_modifiers
 from ..clocks import event
+from ..global_races import of_lanes
 from ..lanes import LANES, Array, Value
 from ..operations import Operation
 from ..shared import CTA_SHIFT, OFFSET_MASK, SharedMemory
@@ -76,7 +77,16 @@ def _copy(builder: Builder, instruction: Instruction) -> Step:
         groups = groups_of(warp)
         groups.open.append((operation, memory, words))
         warp.bytes_moved += size * len(targets)
-        operation.on_run(lambda: _carry_out(warp, memory, words, sources, taken, size))
+        group = groups.committed
+
+        def carry_out() -> None:
+            _carry_out(warp, memory, words, sources, taken, size)
+            races = warp.grid.races
+            if races is not None and used.size:
+                done = event(groups.dimension, group + 1)
+                races.read(operation, warp.cta.cluster.number, done, of_lanes(used, size))
+
+        operation.on_run(carry_out)
         warp.grid.queue.add(("cp.async", warp, groups.committed), operation)
 
     return step

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..builder import Builder, Handler, Registers, Step, check_modifiers
+from ..global_races import of_lanes, of_view
 from ..lanes import DTYPES, LANES, SIGNED, Array, Value
 from ..memory import LOCAL_WINDOW, SHARED_WINDOW
 from ..reports import MemoryFaultError
@@ -68,7 +69,8 @@ def _ld(builder: Builder, instruction: Instruction) -> Step:
         return _ld_param(builder, instruction, size, count, type_name)
     writes = [builder.setter(target) for target in targets]
     widths = [np.dtype(target.dtype).itemsize if target.dtype is not object else 16 for target in targets]
-    load = _LOADS.get(space, _load_global)
+    load = _LOADS.get(space) or (_load_strong if _is_strong(instruction) else _load_global)
+    acquires = instruction.has("acquire")
     bits = 32 if space.startswith("shared") else 64
     locate = address(builder, place, bits)
     is_signed = type_name[0] == "s"
@@ -83,6 +85,9 @@ def _ld(builder: Builder, instruction: Instruction) -> Step:
         check_aligned(where if type(where) is int else active(warp, where, np.uint64), size * count)
         # One contiguous row for each register: later steps view registers as narrower elements.
         columns = np.ascontiguousarray(load(warp, where, size, count).T)
+        if load is _load_strong:
+            for place in {where} if type(where) is int else set(active(warp, where, np.uint64).tolist()):
+                warp.synchronize(place, True, False, acquires)
         for index, write in enumerate(writes):
             if type(where) is int:
                 write(warp, registers, _widen_int(int(columns[index, 0]), size, widths[index], is_signed))
@@ -91,6 +96,10 @@ def _ld(builder: Builder, instruction: Instruction) -> Step:
                 write(warp, registers, _widen(column, size, widths[index], is_signed))
 
     return step
+
+
+def _is_strong(instruction: Instruction) -> bool:
+    return any(m in ("volatile", "relaxed", "acquire", "release", "mmio") for m in instruction.modifiers)
 
 
 def _widen_int(value: int, size: int, width: int, is_signed: bool) -> int:
@@ -197,12 +206,19 @@ def _store_local(warp: Warp, addresses: Array, rows: Array) -> None:
     cells[lanes, elements] = rows
 
 
-def _load_global(warp: Warp, where: Value, size: int, count: int) -> Array:
+def _load_strong(warp: Warp, where: Value, size: int, count: int) -> Array:
+    return _load_global(warp, where, size, count, strong=True)
+
+
+def _load_global(warp: Warp, where: Value, size: int, count: int, strong: bool = False) -> Array:
     memory = warp.grid.memory
     if type(where) is int:
         if where >= SHARED_WINDOW:
             return _load_shared(warp, where - SHARED_WINDOW, size, count, cluster=True)
-        return memory.span(where, size * count).view(f"u{size}")[None, :]
+        span = memory.span(where, size * count)
+        if not strong:
+            warp.touch(of_view(span), False)
+        return span.view(f"u{size}")[None, :]
     addresses = active(warp, where, np.uint64)
     if _all_local(addresses):
         return _load_local(warp, where, size, count)
@@ -210,7 +226,10 @@ def _load_global(warp: Warp, where: Value, size: int, count: int) -> Array:
         if int(addresses.min()) < SHARED_WINDOW:
             raise NotImplementedError("one load from global and shared memory through generic addresses")
         return _load_shared(warp, (where - np.uint64(SHARED_WINDOW)).astype(np.uint32), size, count, cluster=True)
-    return memory.gather(addresses, size, count)
+    found = memory.gather(addresses, size, count)
+    if not strong:
+        warp.touch(of_lanes(addresses, size * count), False)
+    return found
 
 
 _LOADS: dict[str, Load] = {
@@ -235,7 +254,7 @@ def _st(builder: Builder, instruction: Instruction) -> Step:
         raise builder.unknown(instruction, f"{len(slots)} sources")
     dtype = DTYPES[8 * size]
     cluster = space == "shared::cluster"
-    flags = any(m in ("volatile", "relaxed", "release") for m in instruction.modifiers)
+    strong, releases = _is_strong(instruction), instruction.has("release")
 
     def step(warp: Warp, registers: Registers) -> None:
         addresses = active(warp, locate(registers), DTYPES[bits])
@@ -252,9 +271,12 @@ def _st(builder: Builder, instruction: Instruction) -> Step:
         elif bits == 32:
             store_shared(warp, addresses, rows, cluster)
         else:
-            _store_generic(warp, addresses, rows)
+            _store_generic(warp, addresses, rows, strong)
+            if strong:
+                for place in addresses.tolist():
+                    warp.synchronize(place, False, True, releases=releases)
         # Others may spin on such a store.
-        warp.grid.progress += flags
+        warp.grid.progress += strong
 
     return step
 
@@ -276,17 +298,23 @@ def store_shared(warp: Warp, addresses: Array, rows: Array, cluster: bool) -> No
         memory.views[rows.itemsize][first[:, None] + np.arange(rows.shape[1])] = rows[chosen]
 
 
-def _store_generic(warp: Warp, addresses: Array, rows: Array) -> None:
+def _store_global(warp: Warp, addresses: Array, rows: Array, strong: bool) -> None:
+    warp.grid.memory.scatter(addresses, rows)
+    if not strong:
+        warp.touch(of_lanes(addresses, rows.itemsize * rows.shape[1]), True)
+
+
+def _store_generic(warp: Warp, addresses: Array, rows: Array, strong: bool) -> None:
     if _all_local(addresses):
         _store_local(warp, addresses, rows)
         return
     if int(addresses.max()) < SHARED_WINDOW:
-        warp.grid.memory.scatter(addresses, rows)
+        _store_global(warp, addresses, rows, strong)
         return
     shared = addresses >= SHARED_WINDOW
     store_shared(warp, (addresses[shared] - np.uint64(SHARED_WINDOW)).astype(np.uint32), rows[shared], True)
     if not shared.all():
-        warp.grid.memory.scatter(addresses[~shared], rows[~shared])
+        _store_global(warp, addresses[~shared], rows[~shared], strong)
 
 
 def _prefetch(builder: Builder, instruction: Instruction) -> Step:

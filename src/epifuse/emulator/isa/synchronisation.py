@@ -172,7 +172,11 @@ def _fence(builder: Builder, instruction: Instruction) -> Step:
 
         return publish_barriers
 
+    everywhere = any(m in ("gl", "gpu", "sys") for m in instruction.modifiers) or len(instruction.modifiers) < 2
+
     def publish(warp: Warp, registers: Registers) -> None:
+        if everywhere:
+            warp.fence_globally()
         warp.released = warp.release()
 
     return publish

@@ -53,7 +53,7 @@ def check_box(tensor: TensorMap, offset: int, start: tuple[int, ...]) -> None:
         raise DescriptorError("interleaved layouts are not executed")
 
 
-def _window(tensor: TensorMap, memory: HostMemory, start: tuple[int, ...]) -> tuple[Array | None, tuple[slice, ...]]:
+def window(tensor: TensorMap, memory: HostMemory, start: tuple[int, ...]) -> tuple[Array | None, tuple[slice, ...]]:
     """The part of a box that lies in the tensor, as a strided view (outermost first), and its place in the box."""
     address = tensor.address
     shape: list[int] = []
@@ -89,7 +89,7 @@ def load_box(tensor: TensorMap, memory: HostMemory, start: tuple[int, ...], shar
     """Copy a box from global memory; what lies outside the tensor is zero, or NaN if the map says so."""
     shape = tuple(-(-box // step) for box, step in zip(tensor.box, tensor.element_strides, strict=True))[::-1]
     dtype = np.dtype(f"u{tensor.element_bytes}")
-    view, place = _window(tensor, memory, start)
+    view, place = window(tensor, memory, start)
     if view is not None and view.shape == shape:
         box: Array = np.ascontiguousarray(view)
     else:
@@ -110,7 +110,7 @@ def read_box(tensor: TensorMap, shared: SharedMemory, offset: int) -> Array:
 
 def store_box(tensor: TensorMap, memory: HostMemory, start: tuple[int, ...], box: Array, reduction: str = "") -> None:
     """Write a box to global memory, or combine it with what is there; what lies outside the tensor is dropped."""
-    view, place = _window(tensor, memory, start)
+    view, place = window(tensor, memory, start)
     if view is None:
         return
     part = box[place]

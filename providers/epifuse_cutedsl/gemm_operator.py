@@ -27,6 +27,7 @@ from epifuse.metadata import (
 )
 from epifuse.operator import MetadataFilter, Operator
 from epifuse.runtime.artifact import CompiledArtifact
+from epifuse.runtime.rounding import tf32_allowed
 from epifuse.status import Status
 from epifuse.target import TargetSm
 from epifuse.utils.device import target_of_operands
@@ -184,6 +185,15 @@ class GemmOperator(Operator):
 
     @classmethod
     def _status(cls, args: GemmArguments, target: TargetSm | None) -> Status:
+        """What all configurations answer alike; asked for each, and so remembered with the arguments."""
+        key = (cls, target, tf32_allowed())
+        found: Status | None = args.memo.get(key)
+        if found is None:
+            found = args.memo[key] = cls._asked(args, target)
+        return found
+
+    @classmethod
+    def _asked(cls, args: GemmArguments, target: TargetSm | None) -> Status:
         if target is not None and not target.supports_operators_from(cls.targets):
             wanted = ", ".join(f"sm_{t}" for t in cls.targets)
             return Status.fail(f"The {cls.title} is made for {wanted}, not for sm_{target}")

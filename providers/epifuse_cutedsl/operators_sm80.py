@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -65,8 +66,7 @@ class Sm80GemmOperator(GemmOperator):
 
     @classmethod
     def _smem_bytes(cls, config: Sm80Config, args: GemmArguments) -> int:
-        staged = max(config.smem_bytes(args.accumulator_type.bytes, axis) for axis in "nm")
-        return staged + cls.scratch_bytes(args)
+        return _staged_bytes(config, args.accumulator_type.bytes) + cls.scratch_bytes(args)
 
     @classmethod
     def _main_kinds(cls, args: GemmArguments) -> tuple[Any, ...]:
@@ -84,3 +84,9 @@ class Sm80GemmOperator(GemmOperator):
 
     def _estimate_us(self, args: GemmArguments, target_sm: TargetSm | None = None) -> float | None:
         return times_sm80.estimate_us(self.config, self.group, args, target_sm or target_of(args))
+
+
+@functools.lru_cache(maxsize=512)
+def _staged_bytes(config: Sm80Config, accumulator_bytes: int) -> int:
+    """Shared memory of a CTA, along whichever axis its accumulators are staged."""
+    return max(config.smem_bytes(accumulator_bytes, axis) for axis in "nm")

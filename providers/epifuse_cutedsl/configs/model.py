@@ -57,6 +57,7 @@ RATES: dict[int, Rates] = {
 the row of 90 as measured, else as specified: kernels with other instructions have it in their own tables."""
 
 
+@functools.lru_cache(maxsize=64)
 def rates_of(cc: int) -> Rates:
     """The row for a compute capability."""
     return RATES[max((known for known in RATES if known <= cc), default=80)]

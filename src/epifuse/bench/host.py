@@ -33,7 +33,8 @@ SHAPE = (128, 256, 64)
 """M, N, K; the host's cost does not depend on it, and small tensors keep memory out of the picture."""
 
 PEER = ("nvidia-cutlass-operators", "cutlass.operators", "100a")
-"""Distribution, module and target of the Operator API. It is loaded by name, by whoever asks for this benchmark."""
+"""Distribution, module and target of the Operator API. It is loaded by name, by whoever asks for this benchmark. Ours
+is asked about the same target, and about this machine's CPU."""
 PEER_EVERY = 25
 """It takes its turn in one round of so many: a call of it takes up to a thousand times as long."""
 
@@ -148,19 +149,22 @@ def run(rounds: int = 300, *, peer: bool = True) -> HostCost:
     """Measure for ``rounds`` rounds; ``peer``: ask the Operator API too, where it is installed."""
     with _one_core(), tempfile.TemporaryDirectory() as folder:
         ours = Contender("epifuse", epifuse, None)
+        there = Contender(f"epifuse, sm_{PEER[2]}", epifuse, PEER[2])
         start = time.perf_counter_ns()
         ours._discover(ours.arguments(scaled_bias_relu, 0.25))
         first_ms = (time.perf_counter_ns() - start) / 1e6
         other = _peer() if peer else None
-        new = _new_functions(Path(folder), rounds)
-        for contender in filter(None, (ours, other)):
+        new = _new_functions(Path(folder), 2 * rounds)
+        for contender in filter(None, (ours, there, other)):
             contender.round(0.125, None)
             contender.times = {question: [] for question in LIMITS_US}
         for i in range(rounds):
             ours.round(float(i), new[i])
             if other is not None and i % PEER_EVERY == 0:
                 other.round(float(i), new[i])
-    found = list(ours.measurements(limits=True))
+        for i in range(rounds):  # not in turn with the others, which would fill the caches between two questions
+            there.round(float(i), new[rounds + i])
+    found = [*ours.measurements(limits=True), *there.measurements(limits=True)]
     notes = [f"The process's first arguments and get_operators, loading the providers: {first_ms:.1f} ms."]
     if other is not None:
         found += other.measurements(limits=False)

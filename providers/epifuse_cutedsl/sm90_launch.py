@@ -17,6 +17,11 @@ from epifuse_cutedsl.tma_launch import TmaLaunch
 from epifuse_cutedsl.tma_operands import Route, TmaOperand, routes_of
 
 
+_STAGGER = 7
+"""K tiles by which neighbouring tiles begin apart, where every tile of the larger operand is read once: in step, all SMs
+would ask for the same part of every row, and for the same few rows of the smaller operand."""
+
+
 class Sm90Launch(TmaLaunch):
     """A persistent grid: one CTA for each SM, or for each tile where there are fewer (with clusters: in whole ones)."""
 
@@ -35,6 +40,7 @@ class Sm90Launch(TmaLaunch):
             others = maps_of(self._bound, self._compiled.kinds.boxes)
             maps[2 : 2 + len(others)] = [tensormap.encode(each, args.A.device) for each in others]
         main = [*maps, m, n, k, batches, int(a.batched), int(b.batched), *tiles, group]
+        main.append(_STAGGER if min(tiles) == 1 else 0)
         pieces = [-(-m // BLOCK_M), -(-n // config.epilogue_n)]
         clusters = min(total, max(1, _sm_count(args.A.device) // config.ctas))
         return (clusters * config.ctas, 1, 1), main, pieces

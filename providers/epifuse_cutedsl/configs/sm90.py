@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from epifuse_cutedsl.configs.sm90_products import K_TILE_BYTES, KINDS, Part, ProductKind, part_of
+from epifuse_cutedsl.configs.sm90_products import KINDS, Part, ProductKind, part_of
 from epifuse_cutedsl.tile.smem import align, limit_bytes
 from epifuse_cutedsl.tile.stage import StageShape, run_that_fits
 
@@ -43,8 +43,9 @@ class Tail:
 class Sm90Config:
     """A tile of A and B and how the warpgroups share it.
 
-    Cooperative: each consumer warpgroup has half of the tile's rows. Ping-pong: each has every second tile, so that
-    one's epilogue runs beside the other's products. An epilogue's tile has 64 rows and ``epilogue_n`` columns.
+    Cooperative: each consumer warpgroup has half of the tile's rows, or of its columns where there are 64 rows.
+    Ping-pong: each has every second tile, so that one's epilogue runs beside the other's products. An epilogue's tile
+    has 64 rows and ``epilogue_n`` columns.
     """
 
     tile_m: int
@@ -76,9 +77,19 @@ class Sm90Config:
         return WARPGROUP * (CONSUMERS + 1)
 
     @property
+    def shares_columns(self) -> bool:
+        """Whether each warpgroup has a half of the tile's columns."""
+        return not self.pingpong and self.tile_m == BLOCK_M
+
+    @property
     def rows(self) -> int:
         """Rows of a tile that one warpgroup multiplies."""
-        return self.tile_m if self.pingpong else self.tile_m // CONSUMERS
+        return self.tile_m if self.pingpong or self.shares_columns else self.tile_m // CONSUMERS
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile that one warpgroup multiplies."""
+        return self.tile_n // CONSUMERS if self.shares_columns else self.tile_n
 
     @property
     def blocks(self) -> int:
@@ -88,7 +99,7 @@ class Sm90Config:
     @property
     def accumulators(self) -> int:
         """Accumulator registers of a thread."""
-        return self.rows * self.tile_n // WARPGROUP
+        return self.rows * self.columns // WARPGROUP
 
     @property
     def warp_accumulator_bytes(self) -> int:
@@ -102,8 +113,8 @@ class Sm90Config:
 
     @property
     def pieces(self) -> int:
-        """Epilogue tiles beside one another along N."""
-        return self.tile_n // self.epilogue_n
+        """Epilogue tiles of a warpgroup beside one another along N."""
+        return self.columns // self.epilogue_n
 
     @property
     def epilogue_tile(self) -> tuple[int, int]:
@@ -173,20 +184,26 @@ _TILES = (
     (64, 256, 64, True, 1, 2, 1),
     (128, 128, 64, False, 1, 2, 1),
     (64, 128, 64, True, 1, 2, 1),
+    (64, 256, 64, False, 1, 2, 1),
+    (64, 128, 128, True, 1, 2, 1),
+    (64, 128, 128, False, 1, 1, 1),
     (64, 64, 64, True, 1, 1, 1),
+    (64, 64, 128, True, 1, 1, 1),
+    (64, 64, 256, True, 1, 1, 1),
+    (128, 128, 64, False, 1, 2, 2),
+    (128, 128, 128, False, 1, 2, 1),
     (64, 128, 64, True, 1, 2, 2),
+    (64, 128, 64, False, 1, 1, 2),
+    (64, 128, 128, False, 1, 1, 2),
+    (64, 128, 64, False, 1, 1, 4),
     (64, 64, 64, True, 1, 1, 2),
+    (64, 64, 128, True, 1, 1, 2),
     (64, 64, 64, True, 1, 1, 4),
-)
-
-
-# Right, but on an H200 never ahead of the best tile without a cluster by more than 1 % (14 shapes): not offered.
-_CLUSTER_TILES = (
     (128, 256, 64, False, 2, 2, 1),
     (128, 192, 64, True, 2, 2, 1),
     (128, 128, 64, True, 2, 2, 1),
-    (256, 128, 64, False, 2, 2, 1),
     (64, 128, 64, True, 2, 2, 1),
+    (64, 128, 128, True, 2, 2, 1),
 )
 
 
@@ -197,24 +214,24 @@ HALF = KINDS["bfloat16", "bfloat16", "float32"]
 def _of_kind(row: Sm90Config, kind: ProductKind) -> Sm90Config | None:
     """A row of the table for a kind; None where its sums do not fit the registers."""
     size = kind.element_bytes
-    part = part_of(row.blocks, row.tile_n, alternating=row.pingpong) if kind.promoted else None
+    part = part_of(row.blocks, row.columns, alternating=row.pingpong) if kind.promoted else None
     if kind.promoted and part is None:
         return None
-    return replace(row, tile_k=K_TILE_BYTES // size, element_bytes=size, part=part)
+    return replace(row, tile_k=row.tile_k * HALF.element_bytes // size, element_bytes=size, part=part)
 
 
 @functools.lru_cache(maxsize=256)
 def configurations(
-    cc: int, scratch_bytes: int = 0, tail: Tail = Tail(), *, kind: ProductKind = HALF, clusters: bool = False
+    cc: int, scratch_bytes: int = 0, tail: Tail = Tail(), *, kind: ProductKind = HALF
 ) -> tuple[Sm90Config, ...]:
     """Every configuration of a kind with as many stages as fit, where a consumer's epilogue needs ``scratch_bytes``
     beside what ``tail`` says.
 
-    With ``clusters``, those that share tiles in clusters too. A staged epilogue takes half of the columns at a time
+    A staged epilogue takes half of the columns at a time
     where that leaves two more stages, or any at all.
     """
     found: dict[Sm90Config, None] = {}
-    for m, n, k, pingpong, cluster, depth, split in (*_TILES, *(_CLUSTER_TILES if clusters else ())):
+    for m, n, k, pingpong, cluster, depth, split in _TILES:
         row = Sm90Config(m, n, k, pingpong, tail.columns, cluster, depth if tail.direct else 1, split, tail=tail)
         wide = _of_kind(row, kind)
         if wide is None:

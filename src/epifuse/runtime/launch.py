@@ -23,6 +23,10 @@ _MAX_DYNAMIC_SMEM = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"""
 _CLUSTER_DIMENSION = 4
 """CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"""
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6
+"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"""
+_WAITS_FOR_GRIDS_BEFORE = b"griddepcontrol.wait"
+"""What a kernel has in its PTX that may start before the one in front of it in the stream has ended."""
 _INVALID_CONTEXT = 201
 _STATIC_SMEM_LIMIT_BYTES = 48 << 10
 
@@ -104,6 +108,7 @@ class LoadedKernel:
         _check(driver, found, "cuLibraryGetKernel")
         self._pack = struct.Struct("@" + "".join(image.parameters))
         self.offsets = offsets(image.parameters)
+        self.programmatic = _WAITS_FOR_GRIDS_BEFORE in image.ptx
         self._prepared: set[int] = set()
 
     def prepare(self, device: int, stream: int, grid: Sequence[int], values: Sequence[Any]) -> PreparedLaunch:
@@ -146,16 +151,20 @@ class PreparedLaunch:
         # first one lies at byte 48 where it is aligned to 64 bytes, as tensor maps are.
         first = ctypes.addressof(self._buffer)
         self._pointers = (ctypes.c_void_p * max(len(kernel.offsets), 1))(*(first + offset for offset in kernel.offsets))
-        self._attribute = _Attribute(_CLUSTER_DIMENSION)
-        self._attribute.value[:3] = image.cluster
+        wanted = [] if image.cluster == (1, 1, 1) else [(_CLUSTER_DIMENSION, image.cluster)]
+        if kernel.programmatic:
+            wanted.append((_PROGRAMMATIC_STREAM_SERIALIZATION, (1,)))
+        self._attributes = (_Attribute * max(len(wanted), 1))()
+        for attribute, (number, values) in zip(self._attributes, wanted, strict=False):
+            attribute.id = number
+            attribute.value[: len(values)] = values
         self._config = _Config()
         self._config.grid[:] = grid
         self._config.block[:] = image.block
         self._config.dynamic_smem_bytes = image.dynamic_smem_bytes
         self._config.stream = stream
-        if image.cluster != (1, 1, 1):
-            self._config.attributes = ctypes.pointer(self._attribute)
-            self._config.attribute_count = 1
+        self._config.attributes = self._attributes
+        self._config.attribute_count = len(wanted)
         launch = _driver().cuLaunchKernelEx
         launch.argtypes = (ctypes.c_void_p,) * 4
         config, pointers = ctypes.addressof(self._config), ctypes.addressof(self._pointers)

@@ -55,24 +55,43 @@ def arguments(size, text=BIAS_RELU, majors="kk", batches=0, dtype=torch.bfloat16
     return ops.GemmArguments(a, b, torch.empty(*lead, m, n), torch.float32, ops.EpilogueArguments(text, **operands))
 
 
-def operator_of(args, mode, tile, group=1, depth=None, cluster=1, split=1):
-    """The Hopper operator of a mode ("cooperative", "pingpong") and tile for the device that is emulated."""
+def operator_of(args, mode, tile, group=1, depth=None, cluster=1, split=1, k_bytes=128):
+    """The Hopper operator of a mode ("cooperative", "pingpong") and tile for the device that is emulated; K tiles of
+    ``k_bytes``."""
     scratch, tail, kind = Sm90GemmOperator.scratch_bytes(args), Sm90GemmOperator.tail(args), KINDS[product_of(args)]
-    for config in configurations(90, scratch, tail, kind=kind, clusters=True):
-        found = (config.tile_m, config.tile_n, config.cluster, config.pingpong, config.split)
-        if found == (*tile, cluster, mode == "pingpong", split) and depth in (None, config.depth):
+    for config in configurations(90, scratch, tail, kind=kind):
+        found = (
+            config.tile_m,
+            config.tile_n,
+            config.cluster,
+            config.pingpong,
+            config.split,
+            config.tile_k * config.element_bytes,
+        )
+        if found == (*tile, cluster, mode == "pingpong", split, k_bytes) and depth in (None, config.depth):
             return Sm90GemmOperator.operator_of(args, config, group)
     raise AssertionError(f"no {mode} configuration of {tile}")
 
 
-def run(args, mode="cooperative", tile=(128, 128), group=1, depth=None, cluster=1, split=1, seed=0, sm_count=None):
+def run(
+    args,
+    mode="cooperative",
+    tile=(128, 128),
+    group=1,
+    depth=None,
+    cluster=1,
+    split=1,
+    k_bytes=128,
+    seed=0,
+    sm_count=None,
+):
     """Run, and compare every output bit for bit; the operator."""
     m, n, _, _ = args.problem_size
     accum = accumulate(args.A.view, args.B.view, args.accumulator_type).reshape(-1, m, n)
     loads = [load.clone() if isinstance(load, torch.Tensor) else load for load in args.loads]
     want = evaluate(args.plan, accum, loads)
     with ops.emulator.device("90a", seed=seed, sm_count=sm_count):
-        operator = operator_of(args, mode, tile, group, depth, cluster, split)
+        operator = operator_of(args, mode, tile, group, depth, cluster, split, k_bytes)
         operator.run(args)
     for name, got, expected in zip(args.bound.names.stores, args.outputs, want, strict=True):
         exact = {"rtol": 0, "atol": 0, "equal_nan": True}

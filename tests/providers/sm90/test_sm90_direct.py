@@ -15,6 +15,8 @@ MODES = (
     ("pingpong", (128, 192)),
     ("pingpong", (64, 256)),
     ("pingpong", (64, 128)),
+    ("pingpong", (64, 64)),
+    ("cooperative", (64, 256)),
 )
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.float8_e4m3fn)
 
@@ -26,7 +28,19 @@ def test_every_mode_with_several_tiles_a_cta(hopper, mode, tile):
     args = hopper.arguments((m, n, k), bias=hopper.integers(n), D=out)
     operator = hopper.run(args, mode, tile, sm_count=2, seed=3)
     assert operator.config.tail.direct
-    assert operator.config.depth == 2
+    assert operator.config.depth == (1 if operator.config.pieces * operator.config.blocks == 1 else 2)
+
+
+@pytest.mark.parametrize("majors", ["kk", "mm", "km"])
+@pytest.mark.parametrize(
+    ("mode", "tile", "k_bytes"),
+    [("pingpong", (64, 64), 512), ("pingpong", (64, 128), 256), ("cooperative", (64, 128), 256)],
+)
+def test_wide_k_tiles(hopper, mode, tile, k_bytes, majors):
+    m, n, k = tile[0] + 8, 2 * tile[1] + 8, 64 * 13 + 8
+    args = hopper.arguments((m, n, k), majors=majors, bias=hopper.integers(n), D=hopper.nothing(m, n))
+    operator = hopper.run(args, mode, tile, k_bytes=k_bytes, sm_count=2, seed=2)
+    assert operator.config.tile_k == k_bytes // 2
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -94,3 +108,11 @@ def test_sizes_around_a_piece(hopper, size):
     m, n, _ = size
     args = hopper.arguments(size, bias=hopper.integers(n), D=hopper.nothing(m, n))
     hopper.run(args, "pingpong", (64, 128), sm_count=1)
+
+
+@pytest.mark.parametrize("size", [(16, 700, 64 * 9), (700, 16, 64 * 9 + 1), (8, 520, 64 * 3)])
+@pytest.mark.parametrize("split", [1, 2])
+def test_few_rows_or_columns_begin_apart(hopper, size, split):
+    m, n, _ = size
+    args = hopper.arguments(size, bias=hopper.integers(n), D=hopper.nothing(m, n))
+    hopper.run(args, "pingpong", (64, 64), split=split, sm_count=4)

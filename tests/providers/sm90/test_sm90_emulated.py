@@ -22,7 +22,7 @@ MODES = (
     ("cooperative", (128, 256), 2),
     ("pingpong", (128, 192), 2),
     ("pingpong", (128, 128), 2),
-    ("cooperative", (256, 128), 2),
+    ("pingpong", (64, 128), 2),
 )
 
 

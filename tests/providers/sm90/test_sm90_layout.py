@@ -26,7 +26,7 @@ def swizzled(address):
 def copied_to(tile, position, k):
     """Where a tensor copy puts element (position, k): rows of 128 bytes, one box behind the other."""
     if tile.k_major:
-        return swizzled(position * 128 + k * 2)
+        return k // BOX * tile.box_bytes + swizzled(position * 128 + k % BOX * 2)
     return swizzled(position // BOX * tile.box_bytes + k * 128 + position % BOX * 2)
 
 
@@ -39,38 +39,39 @@ def read_by(tile, bits, position, k):
 
 
 @pytest.mark.parametrize("k_major", [True, False])
-@pytest.mark.parametrize("extent", [64, 128, 192, 256])
-def test_wgmma_reads_what_tensor_copies_wrote(extent, k_major):
-    tile = OperandTile(extent, 64, k_major)
+@pytest.mark.parametrize(("extent", "tile_k"), [(64, 64), (64, 128), (64, 256), (128, 64), (192, 64), (256, 128)])
+def test_wgmma_reads_what_tensor_copies_wrote(extent, tile_k, k_major):
+    tile = OperandTile(extent, tile_k, 2, k_major)
     base = 3 * 1024 * 64
-    for step, (position, k) in itertools.product(range(4), itertools.product(range(extent), range(16))):
-        bits = wgmma.moved(tile.descriptor + (base >> 4), step * tile.step_bytes)
+    for step, (position, k) in itertools.product(range(tile_k // 16), itertools.product(range(extent), range(16))):
+        bits = wgmma.moved(tile.descriptor + (base >> 4), tile.step_bytes(step))
         assert read_by(tile, bits, position, k) - base == copied_to(tile, position, 16 * step + k)
 
 
 @pytest.mark.parametrize("k_major", [True, False])
 def test_blocks_of_64_rows_begin_where_they_are_said_to(k_major):
-    tile = OperandTile(256, 64, k_major)
+    tile = OperandTile(256, 64, 2, k_major)
     for block, row, k in itertools.product(range(4), range(64), range(16)):
         bits = wgmma.moved(tile.descriptor, tile.position_bytes(64 * block))
         assert read_by(tile, bits, row, k) == copied_to(tile, 64 * block + row, k)
 
 
 def test_a_descriptor_says_128_byte_swizzle_and_no_base_offset():
-    bits = OperandTile(128, 64, True).descriptor
+    bits = OperandTile(128, 64, 2, True).descriptor
     assert bits >> 62 == 1
     assert bits >> 49 & 7 == 0
 
 
 @pytest.mark.parametrize("scratch", [0, 4096])
 def test_configurations_fit(scratch):
-    found = configurations(90, scratch, clusters=True)
+    found = configurations(90, scratch)
     assert len(found) >= 6
     for config in found:
         assert config.smem_bytes(scratch) <= limit_bytes(90)
         assert config.accumulators <= 192
-        assert config.tile_m % (64 if config.pingpong else 128) == 0
-        assert config.tile_n % config.epilogue_n == 0
+        assert config.rows % 64 == 0
+        assert config.columns % config.epilogue_n == 0
+        assert config.blocks * config.pieces % config.depth == 0
         assert config.stage_bytes % 1024 == 0
         assert config.a_bytes % 1024 == 0
         for axis in "nm":

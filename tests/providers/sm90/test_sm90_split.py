@@ -6,16 +6,23 @@ import torch
 
 pytest.importorskip("cutlass")
 
-SPLITS = (((64, 64), 2), ((64, 64), 4), ((64, 128), 2))
+SPLITS = (
+    ("pingpong", (64, 64), 2),
+    ("pingpong", (64, 64), 4),
+    ("pingpong", (64, 128), 2),
+    ("cooperative", (64, 128), 2),
+    ("cooperative", (64, 128), 4),
+    ("cooperative", (128, 128), 2),
+)
 
 
-@pytest.mark.parametrize(("tile", "split"), SPLITS)
+@pytest.mark.parametrize(("mode", "tile", "split"), SPLITS)
 @pytest.mark.parametrize("seed", range(2))
-def test_several_tiles_a_cluster(hopper, tile, split, seed):
+def test_several_tiles_a_cluster(hopper, mode, tile, split, seed):
     # Two clusters for nine tiles: the buffers of both are used again, by both warpgroups.
     m, n = 2 * tile[0] + 3, 2 * tile[1] + 8
     args = hopper.arguments((m, n, 64 * 5 + 9), bias=hopper.integers(n), D=hopper.nothing(m, n))
-    operator = hopper.run(args, "pingpong", tile, split=split, sm_count=2 * split, seed=seed)
+    operator = hopper.run(args, mode, tile, split=split, sm_count=2 * split, seed=seed)
     assert operator.config.ctas == split
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters of CTAs (PTX ISA, "Parallel Synchronization and Communication Instructions: barrier.cluster")."""
+"""Clusters of CTAs and grids that follow one another (PTX ISA, "Parallel Synchronization and Communication Instructions:
+barrier.cluster", "griddepcontrol")."""
 
 from __future__ import annotations
 
@@ -13,6 +14,19 @@ from epifuse_cutedsl.kernels.ptx.asm import emit
 def sync() -> None:
     """All threads of the cluster that have not ended meet; what they did before is visible afterwards."""
     emit("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;")
+
+
+def launch_dependents() -> None:
+    """The next grid in the stream may start as soon as SMs are free for it, if it was launched so."""
+    emit("griddepcontrol.launch_dependents;")
+
+
+def wait_for_grids_before() -> None:
+    """Wait until the grids before this one in the stream have ended and what they wrote is visible.
+
+    Every CTA calls it, before its first access to global memory: a grid that ends has then waited for all before it.
+    """
+    emit("griddepcontrol.wait;")
 
 
 def sync_warp() -> None:

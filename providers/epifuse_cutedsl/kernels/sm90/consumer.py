@@ -11,7 +11,7 @@ import cutlass
 from cutlass import cute
 
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, CONSUMERS, WARPGROUP
-from epifuse_cutedsl.configs.sm90_products import INSTRUCTION_K_BYTES, K_TILE_BYTES, Part, ProductKind
+from epifuse_cutedsl.configs.sm90_products import Part, ProductKind
 from epifuse_cutedsl.kernels.ptx import alu, mbarrier, wgmma
 from epifuse_cutedsl.kernels.ptx.asm import emit
 from epifuse_cutedsl.kernels.sm80.stage import Placed
@@ -42,7 +42,7 @@ class Turns:
 
 @dataclass(frozen=True)
 class Product:
-    """What one warpgroup multiplies: ``blocks`` times 64 rows from a block of A's tile on, all columns of B's.
+    """What one warpgroup multiplies: ``blocks`` times 64 rows from a block of A's tile on, ``n`` columns of B's.
 
     ``part``: with promotion, what is summed up at a time.
     """
@@ -51,6 +51,7 @@ class Product:
     b: OperandTile
     kind: ProductKind
     blocks: int
+    n: int
     part: Part | None = None
     empty: bool = False
     """Whether K is 0."""
@@ -58,12 +59,12 @@ class Product:
     @property
     def each(self) -> int:
         """Accumulators of a thread in one block of 64 rows."""
-        return self.b.extent // 2
+        return self.n // 2
 
     @property
     def registers(self) -> int:
         """Registers that the instructions' accumulators take, without promotion."""
-        return self.blocks * wgmma.accumulator_registers(self.kind, self.b.extent)
+        return self.blocks * wgmma.accumulator_registers(self.kind, self.n)
 
     @property
     def light(self) -> bool:
@@ -77,13 +78,13 @@ class Product:
     @property
     def steps(self) -> int:
         """Instructions of a block in one K tile."""
-        return K_TILE_BYTES // INSTRUCTION_K_BYTES
+        return self.a.tile_k // self.kind.instruction_k
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
         """Block and first column of each part, in the order in which they are multiplied."""
         assert self.part is not None
-        return tuple((block, n) for block in range(self.blocks) for n in range(0, self.b.extent, self.part.n))
+        return tuple((block, n) for block in range(self.blocks) for n in range(0, self.n, self.part.n))
 
     def multiply(self, accumulators: list[Any] | None, a_address: Any, b_address: Any) -> list[Any]:
         """Issue one K tile's products as a group; None: there is nothing to add to."""
@@ -137,10 +138,10 @@ class Product:
         b = wgmma.at(self.b.descriptor, b_address)
         return wgmma.mma_async(
             self.kind,
-            self.part.n if self.part else self.b.extent,
+            self.part.n if self.part else self.n,
             accumulators,
-            wgmma.moved(a, self.a.position_bytes(block * BLOCK_M) + step * self.a.step_bytes),
-            wgmma.moved(b, self.b.position_bytes(first) + step * self.b.step_bytes),
+            wgmma.moved(a, self.a.position_bytes(block * BLOCK_M) + self.a.step_bytes(step)),
+            wgmma.moved(b, self.b.position_bytes(first) + self.b.step_bytes(step)),
             add=add,
             a_k_major=self.a.k_major,
             b_k_major=self.b.k_major,
@@ -174,18 +175,19 @@ class Product:
 
 
 def run(
-    product: Product, ring: Ring, stage: Any, parity: Any, row_bytes: Any, lane: Any, k_tiles: Any, issued: Any
+    product: Product, ring: Ring, stage: Any, parity: Any, places: Any, lane: Any, k_tiles: Any, issued: Any
 ) -> Any:
-    """One tile's accumulators, and the ring's next stage and parity; ``row_bytes`` is where the rows begin in A's tile.
+    """One tile's accumulators, and the ring's next stage and parity; ``places`` are where the rows begin in A's tile and the columns in
+    B's, in bytes.
 
     ``issued()`` is called when all products have been.
     """
     run_it = _run_empty if product.empty else _run if product.part is None else _run_promoting
-    return run_it(product, ring, stage, parity, row_bytes, lane, k_tiles, issued)
+    return run_it(product, ring, stage, parity, places, lane, k_tiles, issued)
 
 
 def _run_empty(
-    product: Product, ring: Ring, stage: Any, parity: Any, row_bytes: Any, lane: Any, k_tiles: Any, issued: Any
+    product: Product, ring: Ring, stage: Any, parity: Any, places: Any, lane: Any, k_tiles: Any, issued: Any
 ) -> Any:
     """``run`` where K is 0."""
     issued()
@@ -194,7 +196,7 @@ def _run_empty(
 
 @cute.jit
 def _run(
-    product: Product, ring: Ring, stage: Any, parity: Any, row_bytes: Any, lane: Any, k_tiles: Any, issued: Any
+    product: Product, ring: Ring, stage: Any, parity: Any, places: Any, lane: Any, k_tiles: Any, issued: Any
 ) -> Any:
     """``run`` with one set of accumulators. A stage is given back when the products after its own have been issued.
 
@@ -203,11 +205,11 @@ def _run(
     """
     before = stage
     mbarrier.wait_parity(ring.full(stage), parity)
-    accumulators = product.multiply(None, *_operands(ring, stage, row_bytes))
+    accumulators = product.multiply(None, *_operands(ring, stage, places))
     stage, parity = ring.after(stage, parity)
     for _ in cutlass.range(1, k_tiles, unroll=1):
         mbarrier.wait_parity(ring.full(stage), parity)
-        accumulators = product.multiply(accumulators, *_operands(ring, stage, row_bytes))
+        accumulators = product.multiply(accumulators, *_operands(ring, stage, places))
         accumulators = wgmma.wait_group(1, accumulators)
         ring.give_back(before, lane)
         before = stage
@@ -220,7 +222,7 @@ def _run(
 
 @cute.jit
 def _run_promoting(
-    product: Product, ring: Ring, stage: Any, parity: Any, row_bytes: Any, lane: Any, k_tiles: Any, issued: Any
+    product: Product, ring: Ring, stage: Any, parity: Any, places: Any, lane: Any, k_tiles: Any, issued: Any
 ) -> Any:
     """``run`` with promotion after each K tile.
 
@@ -230,13 +232,13 @@ def _run_promoting(
     for _ in cutlass.range(k_tiles, unroll=1):
         mbarrier.wait_parity(ring.full(stage), parity)
         read = functools.partial(ring.give_back, stage, lane)
-        sums = product.promoted(sums, *_operands(ring, stage, row_bytes), read)
+        sums = product.promoted(sums, *_operands(ring, stage, places), read)
         stage, parity = ring.after(stage, parity)
     issued()
     return sums, stage, parity
 
 
-def _operands(ring: Ring, stage: Any, row_bytes: Any) -> tuple[Any, Any]:
-    """Where a warpgroup's rows of A and all columns of B lie."""
+def _operands(ring: Ring, stage: Any, places: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Where a warpgroup's rows of A and its columns of B lie."""
     address = ring.address(stage)
-    return address + row_bytes, address + ring.config.a_bytes
+    return address + places[0], address + (ring.config.a_bytes + places[1])

@@ -67,7 +67,7 @@ class DirectTail:
         return [
             TileCoordinates(m + block * BLOCK_M, n + first, batch, thread, thread >> 5, thread & 31)
             for block in range(self.config.blocks)
-            for first in range(0, self.config.tile_n, self.config.epilogue_n)
+            for first in range(0, self.config.columns, self.config.epilogue_n)
         ]
 
     def start(self, pieces: list[TileCoordinates]) -> None:

@@ -36,10 +36,12 @@ NUMBERS: tuple[tuple[str, str], ...] = (
     ("tiles_m", "i32"),
     ("tiles_n", "i32"),
     ("group", "i32"),
+    ("stagger", "i32"),
 )
 """Names and types of the main loop's numbers, in order, behind the tensor maps; the epilogue's follow.
 
-``a_batched`` is 0 where one matrix serves all batches, else 1.
+``a_batched`` is 0 where one matrix serves all batches, else 1. ``stagger``: so many K tiles further on begins each tile
+than the one before.
 """
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
 """Registers a thread after their redistribution; 128 (40 + 2 * 232) are at most the SM's 65536."""
@@ -52,9 +54,9 @@ class Sm90Gemm:
         self, config: Sm90Config, kind: ProductKind, a_major: str, b_major: str, empty: bool, epilogue: Any
     ) -> None:
         self.config, self.epilogue = config, epilogue
-        self.a = OperandTile(config.tile_m, config.tile_k, a_major == "k")
-        self.b = OperandTile(config.tile_n, config.tile_k, b_major == "k", config.cluster)
-        self.product = consumer.Product(self.a, self.b, kind, config.blocks, config.part, empty)
+        self.a = OperandTile(config.tile_m, config.tile_k, config.element_bytes, a_major == "k")
+        self.b = OperandTile(config.tile_n, config.tile_k, config.element_bytes, b_major == "k", config.cluster)
+        self.product = consumer.Product(self.a, self.b, kind, config.blocks, config.columns, config.part, empty)
         self.stage = config.stage_shape(epilogue.axis, epilogue.run)
 
     @property
@@ -96,7 +98,7 @@ class Sm90Gemm:
         numbers: list,
     ) -> None:
         """The kernel's body: the warpgroups part."""
-        m, n, k, batches, a_batched, b_batched, tiles_m, tiles_n, group = numbers[: len(NUMBERS)]
+        m, n, k, batches, a_batched, b_batched, tiles_m, tiles_n, group, stagger = numbers[: len(NUMBERS)]
         config = self.config
         thread = arch.thread_idx()[0]
         warpgroup = arch.make_warp_uniform(thread // WARPGROUP)
@@ -115,7 +117,9 @@ class Sm90Gemm:
         split = self._split(base, warpgroup, mine, share)
         for each in (tail, split) if config.split > 1 else (tail,):
             when(((thread & 31) == 0) & (warpgroup < CONSUMERS), each.make_barriers)
+        cluster.launch_dependents()
         self._meet()
+        cluster.wait_for_grids_before()
         k_tiles = (k + (config.tile_k - 1)) // config.tile_k
         first_k_tile = k_tiles * share // config.split
         k_tiles = k_tiles * (share + 1) // config.split - first_k_tile
@@ -127,7 +131,7 @@ class Sm90Gemm:
             a = producer.Source(map_a.get_ptr().toint(), self.a, a_batched, rank)
             b = producer.Source(map_b.get_ptr().toint(), self.b, b_batched, rank)
             loads = (thread == CONSUMERS * WARPGROUP) & (k_tiles > Int32(0))  # K = 0: there are no tensor maps
-            when(loads, lambda: producer.run(ring, schedule, a, b, first_k_tile, k_tiles))
+            when(loads, lambda: producer.run(ring, schedule, a, b, first_k_tile, k_tiles, stagger))
 
         def consume() -> None:
             wgmma.setmaxnreg(CONSUMER_REGISTERS, increase=True)
@@ -203,12 +207,14 @@ def _consume(
         stage, parity = ring.skip(stage, parity, warpgroup * k_tiles)
         when(warpgroup == 1, turns.give)
     else:
-        row = warpgroup * config.rows
+        row = Int32(0) if config.shares_columns else warpgroup * config.rows
+    column = warpgroup * config.columns if config.shares_columns else Int32(0)
     row_bytes = row // 64 * product.a.position_bytes(64)
+    places = (row_bytes, column // 64 * product.b.position_bytes(64))
     lane = thread & 31
     for index in cutlass.range(first, schedule.tiles, step, unroll=1):
         batch, m, n = schedule.place(index)
-        pieces = tail.tiles(batch, m + row, n, thread)
+        pieces = tail.tiles(batch, m + row, n + column, thread)
         if cutlass.const_expr(config.split > 1):
             when(split.rank == 0, lambda pieces=pieces: tail.start(pieces))
         else:
@@ -218,7 +224,7 @@ def _consume(
         begun: list[Any] = []
         more = index + schedule.step < schedule.tiles
         issued = _afterwards(turns if config.pingpong else None, more, tail, pieces[0], begun)
-        accumulators, stage, parity = consumer.run(product, ring, stage, parity, row_bytes, lane, k_tiles, issued)
+        accumulators, stage, parity = consumer.run(product, ring, stage, parity, places, lane, k_tiles, issued)
         if cutlass.const_expr(config.pingpong):
             stage, parity = ring.skip(stage, parity, k_tiles)
         if cutlass.const_expr(config.split > 1):

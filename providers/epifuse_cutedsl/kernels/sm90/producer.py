@@ -10,7 +10,7 @@ import cutlass
 from cutlass import Int32, cute
 
 from epifuse_cutedsl.kernels.ptx import mbarrier, tma, wgmma
-from epifuse_cutedsl.kernels.sm90.ring import BOX, OperandTile, Ring
+from epifuse_cutedsl.kernels.sm90.ring import OperandTile, Ring
 from epifuse_cutedsl.kernels.sm90.schedule import Schedule
 
 
@@ -32,20 +32,24 @@ class Source:
             target = target + row * wgmma.SWIZZLE_128B_BYTES
             origin, k = (origin + row, k) if tile.k_major else (origin, k + row)
         for box in range(tile.boxes):
-            place = [k, origin, batch] if tile.k_major else [origin + box * BOX, k, batch]
+            place = [*tile.place(box, origin, k), batch]
             tma.load(target + box * tile.box_bytes, self.tensor_map, place, full, tile.parts)
 
 
 @cute.jit
-def run(ring: Ring, schedule: Schedule, a: Source, b: Source, first: Any, k_tiles: Any) -> None:
-    """Load ``k_tiles`` K tiles, from number ``first`` on, of all of the CTA's tiles. One thread calls it."""
+def run(ring: Ring, schedule: Schedule, a: Source, b: Source, first: Any, k_tiles: Any, stagger: Any) -> None:
+    """Load ``k_tiles`` K tiles, from number ``first`` on, of all of the CTA's tiles. One thread calls it.
+
+    Tile number i begins ``i * stagger`` K tiles further on, and comes back to the first ones at the end.
+    """
     config = ring.config
     tma.prefetch_tensormap(a.tensor_map)
     tma.prefetch_tensormap(b.tensor_map)
     stage, parity = Int32(0), Int32(1)
     for index in cutlass.range(schedule.first, schedule.tiles, schedule.step, unroll=1):
         batch, m, n = schedule.place(index)
-        k = first * config.tile_k
+        k = (first + index * stagger % k_tiles) * config.tile_k
+        end = (first + k_tiles) * config.tile_k
         for _ in cutlass.range(k_tiles, unroll=1):
             mbarrier.wait_parity(ring.empty(stage), parity)
             full, target = ring.full(stage), ring.address(stage)
@@ -53,4 +57,5 @@ def run(ring: Ring, schedule: Schedule, a: Source, b: Source, first: Any, k_tile
             a.load(target, m, k, batch, full)
             b.load(target + config.a_bytes, n, k, batch, full)
             k = k + config.tile_k
+            k = cutlass.select_(k == end, first * config.tile_k, k)
             stage, parity = ring.after(stage, parity)

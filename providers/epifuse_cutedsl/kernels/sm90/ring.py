@@ -27,11 +27,13 @@ _STEP = INSTRUCTION_K_BYTES // 2
 class OperandTile:
     """A K tile of A or B, ``extent`` along M or N, in shared memory.
 
-    K-major: one box with rows of 128 bytes of K. MN-major (16 bits): boxes of 64 positions of M or N with rows of K.
+    K-major: boxes beside one another along K, with rows of 128 bytes. MN-major (16 bits): boxes of 64 positions of M or
+    N with rows of K.
     """
 
     extent: int
     tile_k: int
+    element_bytes: int
     k_major: bool
     parts: int = 1
     """CTAs that share the tile: each loads that part of every box's rows, for all."""
@@ -54,17 +56,25 @@ class OperandTile:
     @property
     def boxes(self) -> int:
         """Boxes of a K tile."""
-        return 1 if self.k_major else self.extent // BOX
+        return self.tile_k * self.element_bytes // K_TILE_BYTES if self.k_major else self.extent // BOX
 
     @property
     def descriptor(self) -> int:
         """The matrix descriptor without its address."""
         return wgmma.descriptor(0 if self.k_major else self.box_bytes, _ATOM_BYTES)
 
-    @property
-    def step_bytes(self) -> int:
-        """From one instruction's positions of K to the next ones'."""
-        return INSTRUCTION_K_BYTES if self.k_major else _STEP * wgmma.SWIZZLE_128B_BYTES
+    def step_bytes(self, step: int) -> int:
+        """Where the positions of K of instruction number ``step`` begin."""
+        if not self.k_major:
+            return step * _STEP * wgmma.SWIZZLE_128B_BYTES
+        box, place = divmod(step * INSTRUCTION_K_BYTES, K_TILE_BYTES)
+        return box * self.box_bytes + place
+
+    def place(self, box: int, origin: Any, k: Any) -> list[Any]:
+        """Where a box begins in the operand, innermost first: ``origin`` along M or N, ``k`` along K."""
+        if self.k_major:
+            return [k + box * (K_TILE_BYTES // self.element_bytes), origin]
+        return [origin + box * BOX, k]
 
     def position_bytes(self, position: int) -> int:
         """Where position ``position`` of M or N (a multiple of 8; of 64 in an MN-major tile) begins."""

@@ -16,7 +16,6 @@ from epifuse_cutedsl.fuse.boxes import MOST_MAPS, maps_of
 from epifuse_cutedsl.tma_launch import TmaLaunch
 from epifuse_cutedsl.tma_operands import Route, TmaOperand, routes_of
 
-
 _STAGGER = 7
 """K tiles by which neighbouring tiles begin apart, where every tile of the larger operand is read once: in step, all SMs
 would ask for the same part of every row, and for the same few rows of the smaller operand."""

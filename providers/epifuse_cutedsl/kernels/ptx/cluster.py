@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters of CTAs and grids that follow one another (PTX ISA, "Parallel Synchronization and Communication Instructions:
-barrier.cluster", "griddepcontrol")."""
+"""Clusters of CTAs, and grids that follow one another (PTX ISA, "barrier.cluster", "griddepcontrol")."""
 
 from __future__ import annotations
 

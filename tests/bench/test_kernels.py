@@ -244,3 +244,4 @@ def test_every_peer_takes_part_or_says_why_not(workload, monkeypatch):
     }
     assert {"epifuse", "addmm and elementwise", "torch.compile"} <= {row.contender for row in result.rows}
     assert all(result.absent.values())
+    assert result.absent["epifuse tuned"] == "tune measures on a GPU"

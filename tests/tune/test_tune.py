@@ -10,6 +10,7 @@ import torch
 
 import epifuse as ops
 from epifuse import discovery
+from epifuse.bench import peers
 from epifuse.errors import OperandTypeError, UnsupportedError
 from epifuse.metadata import DenseTensorConstraints, EpilogueMetadata, GemmOperandsMetadata, OperatorMetadata
 from epifuse.provider import Provider
@@ -121,6 +122,13 @@ def test_the_fastest_of_the_first_few_wins_and_is_first_from_then_on():
 def test_the_rest_keeps_the_predicted_order():
     measure()
     assert [o.metadata.operator_name for o in ops.get_operators(arguments())] == ["c", "a", "b", "d", "e"]
+
+
+def test_a_benchmark_of_the_list_as_it_comes_takes_no_advantage_of_it():
+    args = arguments()
+    measure(args)
+    assert first(args) == "c"
+    assert [operator.metadata.operator_name for operator in peers.predicted(args)] == list(NAMES)
 
 
 def test_outputs_are_as_before():

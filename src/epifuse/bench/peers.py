@@ -18,10 +18,12 @@ from epifuse.arguments import EpilogueArguments, GemmArguments
 from epifuse.bench.timing import Contender
 from epifuse.bench.workloads import Data
 from epifuse.check.subjects import describe
-from epifuse.discovery import explain, get_operators
+from epifuse.discovery import explain, get_operators, rank, resolve_target
 from epifuse.operator import Operator
 
 Launch = Callable[[], object]
+TUNE_SECONDS = 20.0
+"""For one problem of a suite."""
 
 
 class AbsentError(Exception):
@@ -67,18 +69,38 @@ def launch_of(operator: Operator, args: GemmArguments) -> Launch:
     return functools.partial(operator.run, args, artifact, assume_supported_args=True)
 
 
-def _epifuse(data: Data) -> Launch:
-    args = arguments(data)
-    found = get_operators(args, limit=1)
+def predicted(args: GemmArguments) -> list[Operator]:
+    """The operators in their predicted order, whatever ``tune`` has found: what a user has who never tuned.
+
+    Raises:
+        AbsentError: there are none.
+    """
+    found = get_operators(args)
     if not found:
         raise AbsentError(str(explain(args)))
-    return launch_of(found[0], args)
+    target = resolve_target(args, None)
+    return rank(found, [operator._estimate_us(args, target) for operator in found])
+
+
+def _epifuse(data: Data) -> Launch:
+    args = arguments(data)
+    return launch_of(predicted(args)[0], args)
+
+
+def _epifuse_tuned(data: Data) -> Launch:
+    """The operator that ``tune`` finds; what it finds is remembered, as it would be for a user."""
+    from epifuse.tune import tune  # noqa: PLC0415 - it measures with this package's timing
+
+    if data.a.device.type != "cuda":
+        raise AbsentError("tune measures on a GPU")
+    args = arguments(data)
+    return launch_of(tune(args, seconds=TUNE_SECONDS).operator, args)
 
 
 def every_operator(sets: Sequence[Data], limit: int = 0) -> list[Contender]:
     """One contender for each operator of the list, so that the order of the list can be judged."""
     own = [data.fresh() for data in sets]
-    lists = [(args, get_operators(args)) for args in map(arguments, own)]
+    lists = [(args, predicted(args)) for args in map(arguments, own)]
     outputs = list(own[0].outputs.values())
     found = []
     for number, operator in enumerate(lists[0][1][: limit or None]):
@@ -265,6 +287,7 @@ def _operator_api(data: Data) -> Launch:
 
 PEERS = (
     Peer("epifuse", _epifuse),
+    Peer("epifuse tuned", _epifuse_tuned, quick=False),
     Peer("cublaslt fused", cublaslt_fused),
     Peer("addmm and elementwise", _unfused),
     Peer("quack", _quack),

@@ -270,6 +270,13 @@ def test_on_the_cpu_it_refuses_and_in_the_emulator_it_says_so(monkeypatch):
         tune(arguments(m=3), timer=timer)
 
 
+def test_an_empty_problem_has_nothing_to_measure():
+    result = measure(arguments(m=0))
+    assert result.measured == ()
+    assert result.gain == 1.0
+    assert "nothing is launched" in str(result)
+
+
 def test_a_look_up_without_a_gpu_touches_no_disk(monkeypatch):
     monkeypatch.undo()
     assert winners.device_of(arguments()) is None

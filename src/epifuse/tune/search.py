@@ -99,7 +99,7 @@ def tune(
         timer: what measures; None: CUDA graphs, on the operands' GPU.
         clock: seconds that pass.
 
-    Where a GPU is emulated there is nothing to measure: the result says so.
+    Where a GPU is emulated, or M, N or L is 0, there is nothing to measure: the result says so.
 
     Raises:
         OperandTypeError: (a TypeError) ``args`` are no ``GemmArguments``.
@@ -122,8 +122,9 @@ def tune(
     target = discovery.resolve_target(args, None)
     chosen = operators[: max(1, candidates)]
     predicted = [operator._estimate_us(args, target) for operator in chosen]
-    if not on_gpu and timer is None:
-        note = "the GPU is emulated: its times say nothing"
+    empty = 0 in (args.problem_size.M, args.problem_size.N, args.problem_size.L)
+    if empty or (not on_gpu and timer is None):
+        note = "nothing is launched" if empty else "the GPU is emulated: its times say nothing"
         idle = tuple(_trial(op, us, note="not measured") for op, us in zip(chosen, predicted, strict=True))
         return TuneResult(problem, device, idle, len(operators), clock() - begin, seconds, operators[0], None, note)
     with _kept(args):

@@ -11,7 +11,9 @@ from epifuse.dtypes import DType
 from epifuse.errors import UnsupportedError
 from epifuse.fusion.plan import EpiloguePlan
 from epifuse.metadata import Sm90DesignMetadata
+from epifuse.runtime.rounding import tf32_allowed
 from epifuse.runtime.tensormap import CODE
+from epifuse.status import Status
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs import times_sm90
@@ -29,13 +31,17 @@ from epifuse_cutedsl.support import Ways, refusal
 _DIRECT_RUN = 2
 """Accumulators beside one another that a thread has."""
 _STAGED_RUN = 16
+_ONLY_TF32 = "The Hopper kernel multiplies float32 in TF32, which torch's switch does not allow now"
 
 
 def refusal_of_operands(args: GemmArguments) -> str | None:
     """Why the Hopper kernel does not multiply these operands; None where it does."""
     a, b, accumulator = product_of(args)
-    if (a, b, accumulator) not in KINDS:
+    kind = KINDS.get((a, b, accumulator))
+    if kind is None:
         return f"The Hopper kernel does not multiply {a} and {b} into {accumulator}"
+    if kind.rounded and not tf32_allowed():
+        return _ONLY_TF32
     return None
 
 
@@ -63,6 +69,11 @@ class Sm90GemmOperator(GemmOperator):
     launch_class = Sm90Launch
 
     __slots__ = ()
+
+    def _supports_now(self, args: GemmArguments) -> Status:
+        if KINDS[product_of(args)].rounded and not tf32_allowed():
+            return Status.fail(_ONLY_TF32)
+        return Status.success()
 
     @classmethod
     def _refusal(cls, args: GemmArguments, target: TargetSm | None) -> UnsupportedError | str | None:

@@ -47,8 +47,8 @@ class Sm90Launch(TmaLaunch):
 
 def routes(args: GemmArguments) -> tuple[Route, Route]:
     """How A and B of arguments that the operator supports reach the kernel."""
-    product = args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name
-    return routes_of(args, KINDS[product].majors)
+    kind = KINDS[args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name]
+    return routes_of(args, kind.majors, rounded=kind.rounded)
 
 
 def _box(operand: TmaOperand, extent: int, tile_k: int, parts: int) -> tuple[int, int, int]:

@@ -27,6 +27,7 @@ _ELEMENTS = {
     "float8_e5m2": ("e5m2", 1),
     "int8": ("s8", 1),
     "uint8": ("u8", 1),
+    "float32": ("tf32", 4),
 }
 _ACCUMULATORS = {"float32": "f32", "float16": "f16", "int32": "s32"}
 
@@ -73,8 +74,13 @@ class ProductKind:
         return self.accumulator == "int32"
 
     @property
+    def rounded(self) -> bool:
+        """Whether A and B are rounded to TF32 before: the tensor cores would drop the bits that they do not take."""
+        return self.a == "float32"
+
+    @property
     def majors(self) -> tuple[str, ...]:
-        """Majors that A and B may have: elements of 8 bits lie along K."""
+        """Majors that A and B may have: elements of 8 and of 32 bits lie along K."""
         return ("k", "mn") if self.element_bytes == 2 else ("k",)
 
 
@@ -112,6 +118,7 @@ _KINDS = (
     ProductKind("float16", "float16", "float16"),
     *(ProductKind(a, b, "float32", promoted=True) for a in _FLOAT8 for b in _FLOAT8),
     *(ProductKind(a, b, "int32") for a in _INTEGERS for b in _INTEGERS),
+    ProductKind("float32", "float32", "float32"),
 )
 KINDS: dict[tuple[str, str, str], ProductKind] = {(kind.a, kind.b, kind.accumulator): kind for kind in _KINDS}
 """The rows by dtype names of A, B and the accumulator."""

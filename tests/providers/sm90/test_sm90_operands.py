@@ -79,11 +79,11 @@ def arguments(a, b, accumulator=torch.float32):
 
 
 def test_a_refusal_names_the_dtypes():
-    args = arguments(torch.zeros(8, 8), torch.zeros(8, 8))
-    assert "does not multiply float32" in refusal_of_operands(args)
+    args = arguments(torch.zeros(8, 8).double(), torch.zeros(8, 8).double())
+    assert "does not multiply float64" in refusal_of_operands(args)
     assert not any(isinstance(op, Sm90GemmOperator) for op in ops.get_operators(args, target_sm="90a"))
     rows = {row.family: row.status.reason for row in ops.explain(args, target_sm="90a")}
-    assert "does not multiply float32" in rows["Sm90GemmOperator"]
+    assert "does not multiply float64" in rows["Sm90GemmOperator"]
 
 
 @pytest.mark.parametrize("target", ["80", "100a", "90"])

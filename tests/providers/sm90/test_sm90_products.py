@@ -13,6 +13,7 @@ import epifuse as ops
 from epifuse import dtypes
 from epifuse_cutedsl.configs.sm90 import Tail, configurations
 from epifuse_cutedsl.configs.sm90_products import KINDS, MOST_ACCUMULATORS, part_of
+from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator
 
 TILES = (
     ("cooperative", (128, 256)),
@@ -102,6 +103,27 @@ def test_float16_accumulators_are_rounded_as_they_are_summed_up(hopper):
     with ops.emulator.device("90a"):
         hopper.operator_of(args, "pingpong", (64, 128)).run(args)
     assert torch.equal(args.out.view, torch.full((8, 8), 2064.0))
+
+
+@pytest.fixture
+def precision():
+    """Sets torch's precision of float32 products until the test ends."""
+    before = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(("mode", "tile"), [("cooperative", (128, 256)), ("pingpong", (64, 128))])
+def test_tf32_is_rounded_to_nearest_and_only_where_torch_allows_it(hopper, precision, mode, tile):
+    """1 + 2^-11 lies between two TF32 numbers and goes to the farther one from 0; the tensor cores would cut it off."""
+    precision("high")
+    args = arguments(hopper, ("float32", "float32", "float32"), (140, 150, 100))
+    args.A.view[:, 3] = 1.0 + 2.0**-11
+    operator = hopper.run(args, mode, tile, sm_count=2)
+    assert any(isinstance(op, Sm90GemmOperator) for op in ops.get_operators(args, target_sm="90a"))
+    precision("highest")
+    assert "does not allow now" in operator.supports(args, "90a").reason
+    assert not any(isinstance(op, Sm90GemmOperator) for op in ops.get_operators(args, target_sm="90a"))
 
 
 def test_a_promoted_sum_keeps_what_one_long_sum_in_the_tensor_cores_would_not(hopper):

@@ -17,8 +17,11 @@ from epifuse_cutedsl.tma_launch import TmaLaunch
 from epifuse_cutedsl.tma_operands import Route, TmaOperand, routes_of
 
 _STAGGER = 7
-"""K tiles by which neighbouring tiles begin apart, where every tile of the larger operand is read once: in step, all SMs
-would ask for the same part of every row, and for the same few rows of the smaller operand."""
+"""K tiles by which neighbouring tiles begin apart, where each tile of an operand beyond the cache is read once. In step,
+all SMs would ask memory for the same part of every row: 53 instead of 59 TFLOP/s at 16 x 8192 x 8192 on an H200. What
+the cache holds is faster in step: 240 instead of 208 at 64 x 4096 x 4096."""
+_CACHE_BYTES = 50 << 20
+"""The second-level cache of an H200."""
 
 
 class Sm90Launch(TmaLaunch):
@@ -39,7 +42,8 @@ class Sm90Launch(TmaLaunch):
             others = maps_of(self._bound, self._compiled.kinds.boxes)
             maps[2 : 2 + len(others)] = [tensormap.encode(each, args.A.device) for each in others]
         main = [*maps, m, n, k, batches, int(a.batched), int(b.batched), *tiles, group]
-        main.append(_STAGGER if min(tiles) == 1 else 0)
+        streams = min(tiles) == 1 and max(m, n) * k * args.A.traits.dtype.bytes > _CACHE_BYTES
+        main.append(_STAGGER if streams else 0)
         pieces = [-(-m // BLOCK_M), -(-n // config.epilogue_n)]
         clusters = min(total, max(1, _sm_count(args.A.device) // config.ctas))
         return (clusters * config.ctas, 1, 1), main, pieces

@@ -177,8 +177,8 @@ class Product:
 def run(
     product: Product, ring: Ring, stage: Any, parity: Any, places: Any, lane: Any, k_tiles: Any, issued: Any
 ) -> Any:
-    """One tile's accumulators, and the ring's next stage and parity; ``places`` are where the rows begin in A's tile and
-    the columns in B's, in bytes.
+    """One tile's accumulators, and the ring's next stage and parity; ``places`` are where the rows begin in A's tile
+    and the columns in B's, in bytes.
 
     ``issued()`` is called when all products have been.
     """

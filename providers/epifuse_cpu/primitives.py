@@ -79,6 +79,11 @@ def _exp2(x: torch.Tensor) -> torch.Tensor:
     return torch.exp((x - whole) * _LN2) * _power_of_two(half) * _power_of_two(power - half)
 
 
+def _ndtr(x: torch.Tensor) -> torch.Tensor:
+    """Of float64, by erfc: torch's own loses digits below zero."""
+    return torch.special.erfc(x * -math.sqrt(0.5)) * 0.5
+
+
 def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
     return ((exponent + 1023) << 52).view(torch.float64)
 
@@ -120,6 +125,7 @@ EMITTERS: dict[str, Emitter] = {
     "cos": _in_float64(torch.cos),
     "tanh": _in_float64(torch.tanh),
     "erf": _in_float64(torch.erf),
+    "ndtr": _in_float64(_ndtr),
     "where": torch.where,
     "less": torch.lt,
     "less_equal": torch.le,

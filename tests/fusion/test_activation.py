@@ -279,6 +279,7 @@ WITH_DERIVATIVE = [
     "cos",
     "tanh",
     "erf",
+    "ndtr",
     "abs",
     "neg",
     "sign",

@@ -15,7 +15,7 @@ from epifuse_cpu.primitives import EMITTERS, emit
 
 F32, F64, I32 = torch.float32, torch.float64, torch.int32
 SPECIAL = [math.inf, -math.inf, math.nan, 0.0, -0.0, 1e-45, -1e-40, 3.4e38, 1.0, -1.0]
-TRANSCENDENTAL = ["rsqrt", "exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf"]
+TRANSCENDENTAL = ["rsqrt", "exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "ndtr"]
 
 
 def grid(dtype: torch.dtype, seed: int = 0, count: int = 500) -> torch.Tensor:
@@ -121,7 +121,12 @@ def test_float32_functions_are_the_float64_ones_rounded(name: str) -> None:
     x = grid(F32, 6)
     if name in ("log", "log2", "rsqrt"):
         x = x.abs()
-    function = {"rsqrt": lambda v: 1 / math.sqrt(v), "exp2": math.exp2, "erf": math.erf}.get(name)
+    function = {
+        "rsqrt": lambda v: 1 / math.sqrt(v),
+        "exp2": math.exp2,
+        "erf": math.erf,
+        "ndtr": lambda v: math.erfc(-v * math.sqrt(0.5)) / 2,
+    }.get(name)
     function = function or getattr(math, name)
     found = emit(name, [x], {})
     assert found.dtype == F32
@@ -152,6 +157,7 @@ def test_float32_functions_are_the_float64_ones_rounded(name: str) -> None:
         ("cos", [math.nan, math.nan, math.nan, 1.0, 1.0]),
         ("tanh", [1.0, -1.0, math.nan, 0.0, -0.0]),
         ("erf", [1.0, -1.0, math.nan, 0.0, -0.0]),
+        ("ndtr", [1.0, 0.0, math.nan, 0.5, 0.5]),
         ("floor", [math.inf, -math.inf, math.nan, 0.0, -0.0]),
         ("abs", [math.inf, math.inf, math.nan, 0.0, 0.0]),
         ("neg", [-math.inf, math.inf, math.nan, -0.0, 0.0]),

@@ -1,45 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """One emitter a primitive: scalars of the compute dtype to a scalar. No activation is known here.
 
-Float32 forms are IEEE or within the error that the primitive's row states. ``fast`` asks for shorter forms, whose
-error is far below half a unit of a 16-bit output; the host sets it where no output and no reduction is wider.
+Float32 forms are IEEE or within the error that the primitive's row states. A ``Way`` may ask for shorter ones, whose
+error is far below half a unit of a 16-bit output (``fuse.shortcuts``).
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import cutlass
-from cutlass import Float64, cute
+from cutlass import Float32, Float64, cute
 
 from epifuse.dtypes import FLOAT32, FLOAT64, INT32, DType
+from epifuse_cutedsl.fuse import short
 from epifuse_cutedsl.fuse.convert import SCALARS, bool_as_int, pack, unpack
-from epifuse_cutedsl.fuse.primitives import PRIMITIVES, Form, Instruction, Library, Operator
+from epifuse_cutedsl.fuse.primitives import PRIMITIVES, SHORT, Form, Instruction, Library, Operator, Short
+from epifuse_cutedsl.fuse.shortcuts import Precision, Way
 from epifuse_cutedsl.kernels.ptx.asm import emit
 
-Emitter = Callable[[Sequence[Any], str, bool], Any]
-"""From operands, the name of their dtype, and ``fast``, to the result."""
+Emitter = Callable[[Sequence[Any], str], Any]
+"""From operands and the name of their dtype to the result."""
 
 
 def _of_operator(name: str) -> Emitter:
     function = getattr(operator, name)
-    return lambda operands, dtype, fast: function(*operands)
+    return lambda operands, dtype: function(*operands)
 
 
 def _of_instruction(forms: Instruction) -> Emitter:
-    def emit_one(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
+    def emit_form(operands: Sequence[Any], dtype: str) -> Any:
         form = {"float32": forms.f32, "float64": forms.f64, "int32": forms.s32}[dtype]
         inputs = ", ".join(f"{{$r{i}}}" for i in range(len(operands)))
         return emit(f"{form} {{$w0}}, {inputs};", [SCALARS[dtype]], list(operands))[0]
 
-    return emit_one
+    return emit_form
 
 
 def _of_library(name: str) -> Emitter:
     function = getattr(cute.math, name)
-    return lambda operands, dtype, fast: function(operands[0], fastmath=False)
+    return lambda operands, dtype: function(operands[0], fastmath=False)
 
 
 def extreme(name: str, dtype: str, a: Any, b: Any) -> Any:
@@ -54,23 +57,24 @@ def extreme(name: str, dtype: str, a: Any, b: Any) -> Any:
     return emit(f"{name}.{kind} {{$w0}}, {{$r0}}, {{$r1}};", [SCALARS[dtype]], [a, b])[0]
 
 
-def emit_minimum(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
+def emit_minimum(operands: Sequence[Any], dtype: str) -> Any:
     """The smaller one; NaN if either is NaN."""
     return extreme("min", dtype, *operands)
 
 
-def emit_maximum(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
+def emit_maximum(operands: Sequence[Any], dtype: str) -> Any:
     """The larger one; NaN if either is NaN."""
     return extreme("max", dtype, *operands)
 
 
-def emit_reciprocal(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
-    """1 / x; ``fast``: within one unit."""
-    form = {"float32": "rcp.approx.f32" if fast else "rcp.rn.f32", "float64": "rcp.rn.f64"}[dtype]
-    return emit(f"{form} {{$w0}}, {{$r0}};", [SCALARS[dtype]], list(operands))[0]
+def emit_ndtr(operands: Sequence[Any], dtype: str) -> Any:
+    """The normal distribution function."""
+    if dtype == "float64":
+        return cute.math.erfc(operands[0] * -math.sqrt(0.5), fastmath=False) * 0.5
+    return short.full_ndtr(operands[0])
 
 
-def emit_where(operands: Sequence[Any], dtype: str, fast: bool) -> Any:
+def emit_where(operands: Sequence[Any], dtype: str) -> Any:
     """The second operand where the first holds, else the third."""
     return SCALARS[dtype](cutlass.select_(*operands))
 
@@ -90,6 +94,19 @@ EMITTERS: dict[str, Emitter] = {
     name: emitter for name, form in PRIMITIVES.items() if (emitter := _emitter(name, form)) is not None
 }
 """Every primitive but ``cast`` (see ``cast``) and the column selectors, which move values and compute nothing."""
+
+
+def emit_one(primitive: str, operands: Sequence[Any], dtype: str, way: Way) -> Any:
+    """The primitive's result on operands of the dtype, in the form that ``way`` asks for."""
+    form = None if way.precision is Precision.FULL else SHORT.get(primitive)
+    if form is None:
+        return EMITTERS[primitive](operands, dtype)
+    if not isinstance(form, Short):
+        return getattr(short, primitive)(*operands)
+    text, (value,), scale = form.text(way.precision is Precision.FLUSHED), operands, form.scale * way.factor
+    if scale != 1.0:
+        value = emit(f"mul.f32 {{$w0}}, {{$r0}}, {short.literal(scale)};", [Float32], [value])[0]
+    return emit(f"{text} {{$w0}}, {{$r0}};", [Float32], [value])[0]
 
 
 def cast(value: Any, source: DType, target: DType, compute: DType) -> Any:

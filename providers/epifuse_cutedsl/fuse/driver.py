@@ -18,7 +18,7 @@ from cutlass import Boolean, Int32, Int64
 
 from epifuse.dtypes import DType
 from epifuse.fusion.plan import EpiloguePlan, PlanCompute
-from epifuse_cutedsl.fuse import compute, convert, paired, reduce, workspace
+from epifuse_cutedsl.fuse import compute, convert, paired, reduce, shortcuts, workspace
 from epifuse_cutedsl.fuse.boxes import Boxes
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, KernelFacts, TileCoordinates
 from epifuse_cutedsl.fuse.load import MemoryLoad, Reach
@@ -65,10 +65,9 @@ class Epilogue:
         return workspace.step_scratch_bytes(self.plan, self.traits.axis, self.facts)
 
     @cached_property
-    def fast(self) -> bool:
-        """Whether every output is 16 bits or narrower, so that short forms of functions lose nothing that is kept."""
-        outputs = [s.dtype for s in self.plan.stores]
-        return not self.plan.reduces and all(d.is_float and d.bits <= 16 for d in outputs)
+    def ways(self) -> tuple[shortcuts.Way, ...]:
+        """How each of the plan's computes is emitted."""
+        return shortcuts.ways_of(self.plan)
 
     def bind(
         self, params: Sequence[Any], tile: TileCoordinates, extents: Extents, step_scratch: Any = None
@@ -88,7 +87,7 @@ class BoundEpilogue:
     ) -> None:
         self.plan = epilogue.plan
         self.axis = epilogue.traits.axis
-        self.fast = epilogue.fast
+        self._ways = epilogue.ways
         self.facts = epilogue.facts
         self.extents = extents
         self.tile = tile
@@ -173,8 +172,8 @@ class BoundEpilogue:
         for constant in self.plan.constants:
             number = convert.constant(constant.literal.value, constant.compute_dtype)
             slots[constant.slot] = frame.lanes(Spread(False, False), [number])
-        for step in self.plan.computes:
-            slots[step.slot] = self._compute(step, slots, frame)
+        for step, way in zip(self.plan.computes, self._ways, strict=True):
+            slots[step.slot] = self._compute(step, way, slots, frame)
         self.store_step(slots, frame, staged)
         kept, folded = state[:used], state[used:]
         for reduction in self._reductions:
@@ -252,8 +251,8 @@ class BoundEpilogue:
             scalars.append(value if isinstance(value, kind) else kind(value))
         return frame.lanes(Spread(True, True), scalars)
 
-    def _compute(self, step: PlanCompute, slots: dict[int, Lanes], frame: Frame) -> Lanes:
-        operands = [slots[operand] for operand in step.operands]
+    def _compute(self, step: PlanCompute, way: shortcuts.Way, slots: dict[int, Lanes], frame: Frame) -> Lanes:
+        operands = [slots[operand] for operand in way.operands]
         spread = Spread(False, False)
         for operand in operands:
             spread |= operand.spread
@@ -266,11 +265,10 @@ class BoundEpilogue:
             return frame.map(
                 lambda x: compute.cast(x, step.operand_dtype, target, step.compute_dtype), operands, spread
             )
-        emitter = compute.EMITTERS[step.primitive]
         dtype = step.operand_dtype.name
         if paired.takes(step.primitive, dtype, self.facts.capability, len(frame.layout(spread).representatives)):
             return frame.map_pairs(lambda *pair: paired.compute(step.primitive, *pair), operands, spread)
-        return frame.map(lambda *values: emitter(values, dtype, self.fast), operands, spread)
+        return frame.map(lambda *values: compute.emit_one(step.primitive, values, dtype, way), operands, spread)
 
 
 def _reach(tensor: Any, params: list[Any], batch: Any) -> Reach:

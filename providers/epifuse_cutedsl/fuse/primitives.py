@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -49,7 +50,7 @@ PRIMITIVES: dict[str, Form] = {
     "abs": Instruction("abs.f32", "abs.f64", "abs.s32"),
     "floor": Instruction("cvt.rmi.f32.f32", "cvt.rmi.f64.f64", "mov.b32"),
     "sqrt": Instruction("sqrt.rn.f32", "sqrt.rn.f64", None),
-    "reciprocal": Own(),
+    "reciprocal": Instruction("rcp.rn.f32", "rcp.rn.f64", None),
     "rsqrt": Library("rsqrt"),
     "exp": Library("exp"),
     "exp2": Library("exp2"),
@@ -59,6 +60,7 @@ PRIMITIVES: dict[str, Form] = {
     "cos": Library("cos"),
     "tanh": Library("tanh"),
     "erf": Library("erf"),
+    "ndtr": Own(),
     "less": Operator("lt"),
     "less_equal": Operator("le"),
     "greater": Operator("gt"),
@@ -71,3 +73,29 @@ PRIMITIVES: dict[str, Form] = {
     "odd_columns": Own(),
 }
 """Form by primitive. A test holds the keys against the vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """One approximate instruction of float32, its operand multiplied by ``scale`` before. ``.ftz`` may be put in."""
+
+    instruction: str
+    scale: float = 1.0
+
+    def text(self, flushed: bool) -> str:
+        """The instruction; ``flushed``: a subnormal operand or result becomes zero, which saves the scaling of both."""
+        return self.instruction.replace(".approx.", ".approx.ftz.") if flushed else self.instruction
+
+
+SHORT: dict[str, Short | Own] = {
+    "exp": Short("ex2.approx.f32", math.log2(math.e)),
+    "exp2": Short("ex2.approx.f32"),
+    "reciprocal": Short("rcp.approx.f32"),
+    "rsqrt": Short("rsqrt.approx.f32"),
+    "sqrt": Own(),
+    "div": Own(),
+    "tanh": Own(),
+    "ndtr": Own(),
+}
+"""Shorter forms of float32, for outputs of 16 bits: relative error at most 2^-18, or 1e-7 (``ndtr``) and 2^-17 for
+``exp`` far from 0. Not ``log``: the approximation has no relative accuracy next to 1."""

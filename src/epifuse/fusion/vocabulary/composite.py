@@ -4,7 +4,7 @@
 A row is one decorated function: its name, its parameters and defaults (numbers are operands, so a tensor or a run-time
 scalar may stand there), its docstring as the summary, its body. To add an activation, add one here.
 
-Bodies are chosen for a GPU: one special function (``exp``, ``log``, ``reciprocal``, ``tanh``, ``erf``) costs as much as
+Bodies are chosen for a GPU: one special function (``exp``, ``log``, ``reciprocal``, ...) costs as much as
 eight multiply-adds, so there are few of these. Integer literals keep integers integers. Special values are torch's:
 ``silu``, ``mish``, ``gelu`` and ``hardswish`` give NaN at -inf (they tend to 0 there, but -inf * 0 is NaN) and inf at
 inf; none gives NaN at a finite number.
@@ -22,13 +22,14 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 
 from epifuse.fusion.vocabulary.primitive import (
     abs,  # noqa: A004 - the vocabulary's, not Python's
-    erf,
     exp,
+    exp2,
     greater,
     like,
     log,
     maximum,
     minimum,
+    ndtr,
     plain,
     reciprocal,
     tanh,
@@ -184,6 +185,13 @@ def log1p(x: Any) -> Any:
     return log(u) + where(used == x, like(x, 0.0), (x - used) * reciprocal(u))
 
 
+def _log1p_of_fraction(x: Any) -> Any:
+    """log(1 + x) for 0 <= x <= 1 with one special function: what 1 + x loses of x counts 1 / (1 + x), and 1 - x / 2 is
+    near enough to that (exact at both ends, 1/8 off between)."""
+    u = 1.0 + x
+    return log(u) + (x - (u - 1.0)) * (1.0 - x * 0.5)
+
+
 # ---- piecewise linear -------------------------------------------------------------------------------------------
 
 
@@ -289,8 +297,8 @@ def sigmoid(x: Any) -> Any:
 @composite(F.logsigmoid, ("torch.nn.functional.logsigmoid",), cost=_SPECIAL, accuracy=Accuracy(8.0),
            derivative=lambda x: sigmoid(-x))  # fmt: skip
 def logsigmoid(x: Any) -> Any:
-    """log(sigmoid(x)) = minimum(x, 0) - log1p(exp(-|x|)) (3 special functions)."""
-    return minimum(x, 0.0) - log1p(exp(-abs(x)))
+    """log(sigmoid(x)) = minimum(x, 0) - log1p(exp(-|x|)) (2 special functions)."""
+    return minimum(x, 0.0) - _log1p_of_fraction(exp(-abs(x)))
 
 
 def _silu_slope(x: Any) -> Any:
@@ -317,30 +325,31 @@ def quick_gelu(x: Any) -> Any:
     return x * sigmoid(x * _QUICK)
 
 
-_HALF_ROOT = math.sqrt(0.5)
-_TANH_SCALE = math.sqrt(2.0 / math.pi)
-_TANH_CUBIC = 0.044715
+# The tanh formula is x (1 + tanh u) / 2 = x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3): without the
+# cancellation of 1 + tanh u below zero. The power's exponent -2 log2(e) u is x (x^2 _TANH_CUBIC + _TANH_LINEAR).
+_TANH_LINEAR = -2.0 * math.sqrt(2.0 / math.pi) * math.log2(math.e)
+_TANH_CUBIC = 0.044715 * _TANH_LINEAR
 
 
 def _gelu_slope(x: Any, approximate: str = "none") -> Any:
     if approximate == "none":
         density = exp(x * x * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
-        return erf(x * _HALF_ROOT) * 0.5 + 0.5 + x * density
-    t = tanh(_gelu_inner(x))
-    inner_slope = x * x * (3.0 * _TANH_SCALE * _TANH_CUBIC) + _TANH_SCALE
-    return t * 0.5 + 0.5 + x * 0.5 * (1.0 - t * t) * inner_slope
+        return ndtr(x) + x * density
+    exponent = _tanh_exponent(x)
+    gate, rest = reciprocal(exp2(exponent) + 1.0), reciprocal(exp2(-exponent) + 1.0)
+    exponent_slope = x * x * (3.0 * _TANH_CUBIC) + _TANH_LINEAR
+    return gate - x * gate * rest * exponent_slope * math.log(2.0)
 
 
-def _gelu_inner(x: Any) -> Any:
-    return x * (x * x * (_TANH_SCALE * _TANH_CUBIC) + _TANH_SCALE)
+def _tanh_exponent(x: Any) -> Any:
+    return x * (x * x * _TANH_CUBIC + _TANH_LINEAR)
 
 
 @composite(F.gelu, ("torch.nn.functional.gelu",), choices={"approximate": ("none", "tanh")}, cost=_SPECIAL,
            accuracy=Accuracy(4.0, 5e-7), derivative=_gelu_slope)  # fmt: skip
 def gelu(x: Any, approximate: str = "none") -> Any:
-    """x times the normal distribution function, by erf ('none') or the usual tanh formula (1 special function)."""
-    shifted = erf(x * _HALF_ROOT) if approximate == "none" else tanh(_gelu_inner(x))
-    return x * 0.5 * (shifted + 1.0)
+    """x times the normal distribution function, exactly ('none') or by the usual tanh formula (2 special functions)."""
+    return x * (ndtr(x) if approximate == "none" else reciprocal(exp2(_tanh_exponent(x)) + 1.0))
 
 
 def _softplus_slope(x: Any, beta: Any = 1.0, threshold: Any = 20.0) -> Any:
@@ -350,9 +359,9 @@ def _softplus_slope(x: Any, beta: Any = 1.0, threshold: Any = 20.0) -> Any:
 @composite(F.softplus, ("torch.nn.functional.softplus",), cost=_SPECIAL, accuracy=Accuracy(8.0),
            derivative=_softplus_slope)  # fmt: skip
 def softplus(x: Any, beta: Any = 1.0, threshold: Any = 20.0) -> Any:
-    """log(1 + exp(beta x)) / beta, and x itself where beta x > threshold (3 special functions)."""
+    """log(1 + exp(beta x)) / beta, and x itself where beta x > threshold (2 special functions)."""
     z = x * beta
-    return where(z > threshold, x, (log1p(exp(-abs(z))) + maximum(z, 0.0)) * reciprocal(beta))
+    return where(z > threshold, x, (_log1p_of_fraction(exp(-abs(z))) + maximum(z, 0.0)) * reciprocal(beta))
 
 
 def _softsign_slope(x: Any) -> Any:

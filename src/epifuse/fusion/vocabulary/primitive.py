@@ -77,12 +77,15 @@ def _floating(values: Any) -> Any:
     return values if np.issubdtype(np.asarray(values).dtype, np.floating) else np.asarray(values, np.float64)[()]
 
 
-_erf_elements = np.vectorize(math.erf, otypes=[np.float64])
+def _by_elements(function: Callable[[float], float]) -> Callable[..., Any]:
+    """A function of a number on arrays, computed in float64."""
+    elements = np.vectorize(function, otypes=[np.float64])
 
+    def on_arrays(x: Any) -> Any:
+        values = np.asarray(x)
+        return np.asarray(elements(values) if values.size else values).astype(values.dtype)[()]
 
-def _erf_numpy(x: Any) -> Any:
-    values = np.asarray(x)
-    return np.asarray(_erf_elements(values) if values.size else values).astype(values.dtype)[()]
+    return on_arrays
 
 
 def _row(
@@ -280,8 +283,16 @@ tanh: Operation = _special(
     ("torch.tanh", "torch.nn.functional.tanh", "Tensor.tanh", "math.tanh"), lambda x: 1.0 - tanh(x) * tanh(x),
 )  # fmt: skip
 erf: Operation = _special(
-    "erf", "The error function.", _erf_numpy,
+    "erf", "The error function.", _by_elements(math.erf),
     ("torch.erf", "torch.special.erf", "Tensor.erf", "math.erf"), lambda x: exp(-(x * x)) * (2.0 / math.sqrt(math.pi)),
+)  # fmt: skip
+# torch.special.ndtr is (1 + erf) / 2 and so has no digits left below -6, nor has it in float64 below -8
+ndtr: Operation = _row(
+    "ndtr", "x", "The standard normal distribution function; relative accuracy also far below 0.",
+    lambda x: torch.special.erfc(x * -math.sqrt(0.5)) * 0.5,
+    lambda x: _by_elements(lambda v: 0.5 * math.erfc(-v * math.sqrt(0.5)))(_floating(x)), ("torch.special.ndtr",),
+    derivative=lambda x: exp(x * x * -0.5) * (1.0 / math.sqrt(2.0 * math.pi)),
+    result=Result.FLOAT, accuracy=Accuracy(ulp=4.0), cost=CostClass.SPECIAL,
 )  # fmt: skip
 
 

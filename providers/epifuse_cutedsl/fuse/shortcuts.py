@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each operation of a plan is computed: in full, or by shorter instructions that lose nothing that is kept.
+
+A table that needs no compiler. Short forms are for plans whose every output has 16 bits or fewer (design: approximate
+instructions). Where the result of ``exp`` is only added to a number of normal size, a subnormal one counts for nothing
+and may be flushed; so may what the reciprocal of such a sum has below 2^-126 (``sigmoid(-88)``).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+from epifuse.dtypes import FLOAT32
+from epifuse.fusion.plan import EpiloguePlan, PlanCompute
+
+_HIDES_SUBNORMALS = 2.0**-100
+"""Added to a float32 of at least this size, a subnormal one is less than half a unit in the last place."""
+
+
+class Precision(enum.Enum):
+    """Which form of a primitive is emitted."""
+
+    FULL = "full"
+    SHORT = "short"
+    FLUSHED = "flushed"
+    """As SHORT; subnormal operands and results become zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How one operation is computed: its precision, its operands, and a number that the operand is multiplied by.
+
+    ``operands`` are the plan's but where a product with a constant goes into the scaling of ``exp``.
+    """
+
+    precision: Precision
+    operands: tuple[int, ...]
+    factor: float = 1.0
+
+
+FULL = Way(Precision.FULL, ())
+"""For what is computed outside of a plan."""
+
+
+def is_fast(plan: EpiloguePlan) -> bool:
+    """Whether every output is a float of 16 bits or fewer, and nothing is reduced."""
+    outputs = [store.dtype for store in plan.stores]
+    return not plan.reduces and all(d.is_float and d.bits <= 16 for d in outputs)
+
+
+def ways_of(plan: EpiloguePlan) -> tuple[Way, ...]:
+    """How each of the plan's computes is emitted, in their order."""
+    if not is_fast(plan):
+        return tuple(Way(Precision.FULL, step.operands) for step in plan.computes)
+    uses = _Uses(plan)
+    return tuple(uses.way(step) for step in plan.computes)
+
+
+class _Uses:
+    """What becomes of each slot of a plan."""
+
+    def __init__(self, plan: EpiloguePlan) -> None:
+        self._constants = {c.slot: float(c.literal.value) for c in plan.constants}
+        self._by_slot = {step.slot: step for step in plan.computes}
+        self._readers: dict[int, list[PlanCompute]] = defaultdict(list)
+        for step in plan.computes:
+            for operand in step.operands:
+                self._readers[operand].append(step)
+        self._stored = {store.operand for store in plan.stores}
+
+    def way(self, step: PlanCompute) -> Way:
+        if step.operand_dtype is not FLOAT32:
+            return Way(Precision.FULL, step.operands)
+        if step.primitive in ("exp", "exp2"):
+            source, factor = self._unscaled(step.operands[0])
+            flushed = self._is_only_added(step.slot)
+            return Way(Precision.FLUSHED if flushed else Precision.SHORT, (source,), factor)
+        if step.primitive == "reciprocal" and self._is_sum_with_power(step.operands[0]):
+            return Way(Precision.FLUSHED, step.operands)
+        return Way(Precision.SHORT, step.operands)
+
+    def _unscaled(self, slot: int) -> tuple[int, float]:
+        """``slot`` as another one times a number: products with constants, and negations, are taken apart."""
+        factor = 1.0
+        while (step := self._by_slot.get(slot)) is not None and step.compute_dtype is FLOAT32:
+            if step.primitive == "neg":
+                slot, factor = step.operands[0], -factor
+                continue
+            known = [i for i, operand in enumerate(step.operands) if operand in self._constants]
+            if step.primitive != "mul" or len(known) != 1:
+                break
+            product = factor * self._constants[step.operands[known[0]]]
+            if not 2.0**-60 < math.fabs(product) < 2.0**60:
+                break
+            slot, factor = step.operands[1 - known[0]], product
+        return slot, factor
+
+    def _addend(self, step: PlanCompute, slot: int) -> float:
+        """The constant that ``slot`` is added to by ``step``; 0 where it is not."""
+        if step.primitive != "add" or step.compute_dtype is not FLOAT32:
+            return 0.0
+        other = step.operands[1] if step.operands[0] == slot else step.operands[0]
+        return self._constants.get(other, 0.0)
+
+    def _is_only_added(self, slot: int) -> bool:
+        if slot in self._stored:
+            return False
+        return all(math.fabs(self._addend(reader, slot)) >= _HIDES_SUBNORMALS for reader in self._readers[slot])
+
+    def _is_sum_with_power(self, slot: int) -> bool:
+        """Whether a slot is a positive number plus a result of ``exp`` that serves nothing else."""
+        step = self._by_slot.get(slot)
+        if step is None:
+            return False
+        for operand in step.operands:
+            power = self._by_slot.get(operand)
+            if power is not None and power.primitive in ("exp", "exp2") and self._is_only_added(operand):
+                return self._addend(step, operand) >= _HIDES_SUBNORMALS
+        return False

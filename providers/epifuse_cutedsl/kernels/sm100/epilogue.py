@@ -22,6 +22,7 @@ from epifuse_cutedsl.kernels.ptx import alu, mbarrier, tcgen05
 from epifuse_cutedsl.kernels.sm100.ring import Ring
 from epifuse_cutedsl.kernels.sm100.schedule import Schedule
 
+_FEW_OPERATIONS = 8.0
 _FIRST_BARRIER = 1
 """Number of the named barrier of the first piece; those of the others follow."""
 
@@ -131,12 +132,19 @@ class Tail:
             return ahead, state
 
         def work() -> None:
-            state = _repeat(visit, steps, pieces, bound.tile_begin(first, words))
+            state = _repeat(visit, steps, self._unroll, pieces, bound.tile_begin(first, words))
             bound.tile_end(bound.reduce_flush(state, self.scratch))
 
         when(steps > Int32(0), work)
         when(steps == Int32(0), lambda: self._give_back(ring, slot, reader.lane >= 0))
         return turn + steps
+
+    @property
+    def _unroll(self) -> int:
+        """Steps in a pass of the loop: two where they are short, so that what was loaded ahead need not be moved."""
+        facts = self.epilogue.plan.facts
+        operations = facts.alu_operations + facts.fma_operations + facts.special_operations
+        return 2 if operations <= _FEW_OPERATIONS else 1
 
     def _give_back(self, ring: Ring, slot: Any, condition: Any) -> None:
         """The accumulator has been read by this warp."""
@@ -164,9 +172,9 @@ class Tail:
 
 
 @cute.jit
-def _repeat(visit: Any, steps: Int32, pieces: Any, state: Any) -> Any:
+def _repeat(visit: Any, steps: Int32, unroll: cutlass.Constexpr, pieces: Any, state: Any) -> Any:
     """``visit`` for each step; the state afterwards."""
-    for step in cutlass.range(steps, unroll=1):
+    for step in cutlass.range(steps, unroll=unroll):
         pieces, state = visit(step, pieces, state)
     return state
 

@@ -64,7 +64,7 @@ class Sm90Config:
     element_bytes: int = 2
     """Bytes of an element of A and of B."""
     part: Part | None = None
-    """What is summed up at a time, where sums are promoted to float32 after each K tile."""
+    """What is summed up at a time, where sums are promoted to float32."""
 
     @property
     def ctas(self) -> int:
@@ -206,6 +206,12 @@ _TILES = (
     (64, 128, 128, True, 2, 2, 1),
 )
 
+# Where sums are promoted: 96 accumulators a thread leave room for as many again, so that a part has all columns.
+_PROMOTED_TILES = (
+    (128, 192, 64, False, 1, 2, 1),
+    (128, 192, 64, False, 2, 2, 1),
+    (64, 192, 64, True, 1, 2, 1),
+)
 
 HALF = KINDS["bfloat16", "bfloat16", "float32"]
 """What the table is written for; bytes and registers of the other 16-bit kinds are the same."""
@@ -227,11 +233,10 @@ def configurations(
     """Every configuration of a kind with as many stages as fit, where a consumer's epilogue needs ``scratch_bytes``
     beside what ``tail`` says.
 
-    A staged epilogue takes half of the columns at a time
-    where that leaves two more stages, or any at all.
+    A staged epilogue takes half of the columns at a time where that leaves two more stages, or any at all.
     """
     found: dict[Sm90Config, None] = {}
-    for m, n, k, pingpong, cluster, depth, split in _TILES:
+    for m, n, k, pingpong, cluster, depth, split in (*_TILES, *(_PROMOTED_TILES if kind.promoted else ())):
         row = Sm90Config(m, n, k, pingpong, tail.columns, cluster, depth if tail.direct else 1, split, tail=tail)
         wide = _of_kind(row, kind)
         if wide is None:

@@ -13,6 +13,8 @@ INSTRUCTION_K_BYTES = 32
 """K of one instruction, whatever the dtype."""
 K_TILE_BYTES = 128
 """K of a tile in the ring: what the widest swizzle spans."""
+PROMOTED_STEPS = 4
+"""Instructions, 128 positions of K, between two promotions; what that does to errors: ``epifuse.check.measure``."""
 MOST_ACCUMULATORS = 192
 """Registers a thread that may hold sums; the other 40 of a consumer hold addresses and the like."""
 _LEAST_PART = 64
@@ -40,8 +42,9 @@ class ProductKind:
     b: str
     accumulator: str
     promoted: bool = False
-    """Whether each K tile is summed up by itself and then added in float32: the tensor cores keep few bits of sums of
-    8-bit floats (14 on Hopper, as DeepSeek-V3's report found: arXiv 2412.19437, section 3.3.2)."""
+    """Whether ``PROMOTED_STEPS`` instructions are summed up by themselves and then added in float32: the tensor cores
+    keep few bits of sums of 8-bit floats (14 on Hopper, as DeepSeek-V3's report found: arXiv 2412.19437, section
+    3.3.2)."""
 
     @property
     def types(self) -> str:

@@ -56,6 +56,26 @@ def test_mixes_of_two_dtypes(hopper, product, mode, tile):
     hopper.run(arguments(hopper, product, (140, 150, 272)), mode, tile, sm_count=1, seed=1)
 
 
+PROMOTED = (
+    ("cooperative", (128, 192), 1, 1, 128),
+    ("cooperative", (128, 192), 2, 1, 128),
+    ("pingpong", (64, 192), 1, 1, 128),
+    ("pingpong", (64, 64), 1, 1, 512),
+    ("cooperative", (64, 128), 1, 1, 256),
+    ("cooperative", (64, 128), 1, 2, 256),
+    ("pingpong", (64, 64), 1, 4, 128),
+)
+"""Mode, tile, cluster, CTAs that share K, bytes of a K tile: for promoted sums alone, or of several parts along K."""
+
+
+@pytest.mark.parametrize(("mode", "tile", "cluster", "split", "k_bytes"), PROMOTED)
+def test_promoted_sums_in_other_tiles(hopper, mode, tile, cluster, split, k_bytes):
+    args = arguments(hopper, (E4M3, E5M2, "float32"), (200, 210, 1300))
+    hopper.run(
+        args, mode, tile, cluster=cluster, split=split, k_bytes=k_bytes, sm_count=2 * max(cluster, split), seed=5
+    )
+
+
 @pytest.mark.parametrize("k", [0, 16, 128, 144, 1040])
 @pytest.mark.parametrize("mode", ["cooperative", "pingpong"])
 @pytest.mark.parametrize("product", [(E4M3, E4M3, "float32"), (INT8, INT8, "int32")], ids=lambda p: p[0])
@@ -63,7 +83,7 @@ def test_k_tails_and_wraps_of_the_ring(hopper, product, k, mode):
     hopper.run(arguments(hopper, product, (130, 140, k)), mode, (128, 128), sm_count=1, seed=k)
 
 
-@pytest.mark.parametrize(("mode", "tile"), [("cooperative", (256, 128)), ("pingpong", (128, 128))])
+@pytest.mark.parametrize(("mode", "tile"), [("cooperative", (128, 256)), ("pingpong", (128, 128))])
 def test_clusters_share_8_bit_tiles(hopper, mode, tile):
     args = arguments(hopper, (E5M2, E5M2, "float32"), (300, 200, 400), batches=2)
     hopper.run(args, mode, tile, group=8, cluster=2, sm_count=5, seed=2)
@@ -127,13 +147,15 @@ def test_tf32_is_rounded_to_nearest_and_only_where_torch_allows_it(hopper, preci
 
 
 def test_a_promoted_sum_keeps_what_one_long_sum_in_the_tensor_cores_would_not(hopper):
-    """Every K tile is a group of its own: the kernel's own PTX adds in float32 after each."""
+    """128 positions of K are a group of their own, however long a K tile is: PTX adds in float32 after each."""
     args = arguments(hopper, (E4M3, E4M3, "float32"), (64, 128, 256))
-    with ops.emulator.device("90a"):
-        operator = hopper.operator_of(args, "pingpong", (64, 128))
-        ptx = operator.compile(args).compiled_obj.launcher.image.ptx.decode()
-    assert ptx.count("wgmma.mma_async") == 2 * 4  # two parts of four instructions
-    assert ptx.count("add.rn.f32") >= 64
+    for tile, k_bytes, groups in (((64, 128), 128, 2), ((64, 64), 512, 4)):
+        with ops.emulator.device("90a"):
+            operator = hopper.operator_of(args, "pingpong", tile, k_bytes=k_bytes)
+            ptx = operator.compile(args).compiled_obj.launcher.image.ptx.decode()
+        assert ptx.count("wgmma.mma_async") == 4 * groups
+        assert ptx.count("wgmma.commit_group") == groups
+        assert ptx.count("add.rn.f32") >= tile[1] // 2 * k_bytes // 128
 
 
 @pytest.mark.parametrize("product", list(KINDS), ids="-".join)
@@ -142,7 +164,7 @@ def test_the_table(product):
     assert kind.instruction_k * kind.element_bytes == 32
     direct = Tail(True, 64, 4096)
     for config in (*configurations(90, 0, kind=kind), *configurations(90, 0, direct, kind=kind)):
-        assert config.tile_k * config.element_bytes == 128
+        assert config.tile_k * config.element_bytes in (128, 256, 512)
         assert (config.part is not None) == kind.promoted
         sums = config.accumulators
         if config.part is not None:

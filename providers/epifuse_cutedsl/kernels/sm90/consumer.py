@@ -11,7 +11,7 @@ import cutlass
 from cutlass import cute
 
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, CONSUMERS, WARPGROUP
-from epifuse_cutedsl.configs.sm90_products import Part, ProductKind
+from epifuse_cutedsl.configs.sm90_products import PROMOTED_STEPS, Part, ProductKind
 from epifuse_cutedsl.kernels.ptx import alu, mbarrier, wgmma
 from epifuse_cutedsl.kernels.ptx.asm import emit
 from epifuse_cutedsl.kernels.sm80.stage import Placed
@@ -81,10 +81,11 @@ class Product:
         return self.a.tile_k // self.kind.instruction_k
 
     @property
-    def parts(self) -> tuple[tuple[int, int], ...]:
-        """Block and first column of each part, in the order in which they are multiplied."""
+    def parts(self) -> tuple[tuple[int, int, int], ...]:
+        """First step, block and first column of what is summed up at a time, in the order of multiplication."""
         assert self.part is not None
-        return tuple((block, n) for block in range(self.blocks) for n in range(0, self.n, self.part.n))
+        steps, columns = range(0, self.steps, PROMOTED_STEPS), range(0, self.n, self.part.n)
+        return tuple((step, block, n) for step in steps for block in range(self.blocks) for n in columns)
 
     def multiply(self, accumulators: list[Any] | None, a_address: Any, b_address: Any) -> list[Any]:
         """Issue one K tile's products as a group; None: there is nothing to add to."""
@@ -115,18 +116,18 @@ class Product:
             values = wgmma.wait_group(len(waiting) - 1, waiting.pop(0))
             if index == len(parts) + ahead - 1:
                 read()
-            block, first = parts[index - ahead]
+            _, block, first = parts[index - ahead]
             for place, value in enumerate(values, block * self.each + first // 2):
                 found[place] = alu.add_f32(found[place], value)
         return found
 
-    def _part(self, a_address: Any, b_address: Any, place: tuple[int, int]) -> list[Any]:
-        """Issue one K tile's products of the part at ``place`` (block, first column) as a group."""
+    def _part(self, a_address: Any, b_address: Any, place: tuple[int, int, int]) -> list[Any]:
+        """Issue the products of one of ``parts`` as a group."""
         assert self.part is not None
         found = wgmma.undefined(self.part.n // 2)
         wgmma.fence()
-        for step in range(self.steps):
-            found = self._issue(found, a_address, b_address, step, place, step > 0)
+        for step in range(place[0], place[0] + PROMOTED_STEPS):
+            found = self._issue(found, a_address, b_address, step, place[1:], step > place[0])
         wgmma.commit_group()
         return found
 
@@ -224,7 +225,7 @@ def _run(
 def _run_promoting(
     product: Product, ring: Ring, stage: Any, parity: Any, places: Any, lane: Any, k_tiles: Any, issued: Any
 ) -> Any:
-    """``run`` with promotion after each K tile.
+    """``run`` with promotion.
 
     No product is under way at the loop's end: where one is, the assembler lets nothing read another one's registers.
     """

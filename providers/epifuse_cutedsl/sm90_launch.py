@@ -17,9 +17,11 @@ from epifuse_cutedsl.tma_launch import TmaLaunch
 from epifuse_cutedsl.tma_operands import Route, TmaOperand, routes_of
 
 _STAGGER = 7
-"""K tiles by which neighbouring tiles begin apart, where each tile of an operand beyond the cache is read once. In step,
-all SMs would ask memory for the same part of every row: 53 instead of 59 TFLOP/s at 16 x 8192 x 8192 on an H200. What
-the cache holds is faster in step: 240 instead of 208 at 64 x 4096 x 4096."""
+"""K tiles by which neighbouring tiles begin apart, where each tile of an operand beyond the cache is read once.
+
+In step, all SMs would ask memory for the same part of every row: 53 instead of 59 TFLOP/s at 16 x 8192 x 8192 on an
+H200. What the cache holds is faster in step: 240 instead of 208 at 64 x 4096 x 4096.
+"""
 _CACHE_BYTES = 50 << 20
 """The second-level cache of an H200."""
 
@@ -31,12 +33,15 @@ class Sm90Launch(TmaLaunch):
         self, config: Sm90Config, group: int, args: GemmArguments
     ) -> tuple[tuple[int, int, int], list[Any], list[int]]:
         m, n, k, batches = args.problem_size
-        tiles = (-(-m // (config.tile_m * config.cluster)), -(-n // config.tile_n))
+        tiles = (-(-m // (config.tile_m * config.cluster)), -(-n // (config.tile_n * config.cluster_n)))
         total = tiles[0] * tiles[1] * batches
         a, b = (route.operand for route in routes(args))
         maps = [bytes(tensormap.BYTES)] * (2 + MOST_MAPS)
         if total and k:
-            boxes = _box(a, config.tile_m, config.tile_k, 1), _box(b, config.tile_n, config.tile_k, config.cluster)
+            boxes = (
+                _box(a, config.tile_m, config.tile_k, config.cluster_n),
+                _box(b, config.tile_n, config.tile_k, config.cluster),
+            )
             maps[:2] = self._operand_maps(args, routes(args), boxes)
         if total:
             others = maps_of(self._bound, self._compiled.kinds.boxes)

@@ -55,6 +55,8 @@ class Sm90Config:
     epilogue_n: int
     cluster: int = 1
     """CTAs, with tiles below one another, that share the tiles of B: each loads a part for all."""
+    cluster_n: int = 1
+    """CTAs, with tiles beside one another, that share the tiles of A likewise."""
     depth: int = 2
     """Buffers that a direct epilogue uses by turns; they divide the pieces of a warpgroup's tile."""
     split: int = 1
@@ -69,7 +71,7 @@ class Sm90Config:
     @property
     def ctas(self) -> int:
         """CTAs of a cluster."""
-        return self.cluster * self.split
+        return self.cluster * self.cluster_n * self.split
 
     @property
     def threads(self) -> int:
@@ -127,7 +129,7 @@ class Sm90Config:
         mode = "pingpong" if self.pingpong else "cooperative"
         shape = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         tail = f"d{self.epilogue_n}x{self.depth}" if self.tail.direct else f"e{self.epilogue_n}"
-        return f"{shape}_{mode}_c{self.cluster}_k{self.split}_s{self.stages}_{tail}"
+        return f"{shape}_{mode}_c{self.cluster}x{self.cluster_n}_k{self.split}_s{self.stages}_{tail}"
 
     @property
     def a_bytes(self) -> int:
@@ -170,47 +172,54 @@ class Sm90Config:
     def __str__(self) -> str:
         mode = "ping-pong" if self.pingpong else "cooperative"
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
-        cluster = f"cluster {self.cluster} split {self.split}"
+        cluster = f"cluster {self.cluster}x{self.cluster_n} split {self.split}"
         return f"{mode} {tile} {cluster} stages {self.stages} epilogue {self.epilogue_n} x{self.depth}"
 
 
-# (tile_m, tile_n, tile_k, ping-pong, cluster, depth, split)
+# (tile_m, tile_n, tile_k, ping-pong, cluster along M and N, depth, split)
 _TILES = (
-    (128, 256, 64, False, 1, 2, 1),
-    (256, 128, 64, False, 1, 2, 1),
-    (128, 192, 64, True, 1, 2, 1),
-    (128, 192, 64, True, 1, 1, 1),
-    (128, 128, 64, True, 1, 2, 1),
-    (64, 256, 64, True, 1, 2, 1),
-    (128, 128, 64, False, 1, 2, 1),
-    (64, 128, 64, True, 1, 2, 1),
-    (64, 256, 64, False, 1, 2, 1),
-    (64, 128, 128, True, 1, 2, 1),
-    (64, 128, 128, False, 1, 1, 1),
-    (64, 64, 64, True, 1, 1, 1),
-    (64, 64, 128, True, 1, 1, 1),
-    (64, 64, 256, True, 1, 1, 1),
-    (128, 128, 64, False, 1, 2, 2),
-    (128, 128, 128, False, 1, 2, 1),
-    (64, 128, 64, True, 1, 2, 2),
-    (64, 128, 64, False, 1, 1, 2),
-    (64, 128, 128, False, 1, 1, 2),
-    (64, 128, 64, False, 1, 1, 4),
-    (64, 64, 64, True, 1, 1, 2),
-    (64, 64, 128, True, 1, 1, 2),
-    (64, 64, 64, True, 1, 1, 4),
-    (128, 256, 64, False, 2, 2, 1),
-    (128, 192, 64, True, 2, 2, 1),
-    (128, 128, 64, True, 2, 2, 1),
-    (64, 128, 64, True, 2, 2, 1),
-    (64, 128, 128, True, 2, 2, 1),
+    (128, 256, 64, False, (1, 1), 2, 1),
+    (256, 128, 64, False, (1, 1), 2, 1),
+    (128, 192, 64, True, (1, 1), 2, 1),
+    (128, 192, 64, True, (1, 1), 1, 1),
+    (128, 128, 64, True, (1, 1), 2, 1),
+    (64, 256, 64, True, (1, 1), 2, 1),
+    (128, 128, 64, False, (1, 1), 2, 1),
+    (64, 128, 64, True, (1, 1), 2, 1),
+    (64, 256, 64, False, (1, 1), 2, 1),
+    (64, 128, 128, True, (1, 1), 2, 1),
+    (64, 128, 128, False, (1, 1), 1, 1),
+    (64, 64, 64, True, (1, 1), 1, 1),
+    (64, 64, 128, True, (1, 1), 1, 1),
+    (64, 64, 256, True, (1, 1), 1, 1),
+    (128, 128, 64, False, (1, 1), 2, 2),
+    (128, 128, 128, False, (1, 1), 2, 1),
+    (64, 128, 64, True, (1, 1), 2, 2),
+    (64, 128, 64, False, (1, 1), 1, 2),
+    (64, 128, 128, False, (1, 1), 1, 2),
+    (64, 128, 64, False, (1, 1), 1, 4),
+    (64, 64, 64, True, (1, 1), 1, 2),
+    (64, 64, 128, True, (1, 1), 1, 2),
+    (64, 64, 64, True, (1, 1), 1, 4),
+    (128, 256, 64, False, (2, 1), 2, 1),
+    (128, 192, 64, True, (2, 1), 2, 1),
+    (128, 128, 64, True, (2, 1), 2, 1),
+    (64, 128, 64, True, (2, 1), 2, 1),
+    (64, 128, 128, True, (2, 1), 2, 1),
+    (128, 128, 64, True, (1, 2), 2, 1),
+    (128, 192, 64, True, (1, 2), 2, 1),
+    (64, 128, 64, True, (1, 2), 2, 1),
+    (64, 128, 64, True, (2, 2), 2, 1),
+    (128, 128, 64, True, (2, 2), 2, 1),
+    (64, 64, 128, True, (1, 2), 1, 1),
+    (64, 64, 128, True, (1, 4), 1, 1),
 )
 
 # Where sums are promoted: 96 accumulators a thread leave room for as many again, so that a part has all columns.
 _PROMOTED_TILES = (
-    (128, 192, 64, False, 1, 2, 1),
-    (128, 192, 64, False, 2, 2, 1),
-    (64, 192, 64, True, 1, 2, 1),
+    (128, 192, 64, False, (1, 1), 2, 1),
+    (128, 192, 64, False, (2, 1), 2, 1),
+    (64, 192, 64, True, (1, 1), 2, 1),
 )
 
 HALF = KINDS["bfloat16", "bfloat16", "float32"]
@@ -236,8 +245,10 @@ def configurations(
     A staged epilogue takes half of the columns at a time where that leaves two more stages, or any at all.
     """
     found: dict[Sm90Config, None] = {}
-    for m, n, k, pingpong, cluster, depth, split in (*_TILES, *(_PROMOTED_TILES if kind.promoted else ())):
-        row = Sm90Config(m, n, k, pingpong, tail.columns, cluster, depth if tail.direct else 1, split, tail=tail)
+    for m, n, k, pingpong, (cluster, cluster_n), depth, split in (*_TILES, *(_PROMOTED_TILES if kind.promoted else ())):
+        row = Sm90Config(
+            m, n, k, pingpong, tail.columns, cluster, cluster_n, depth if tail.direct else 1, split, tail=tail
+        )
         wide = _of_kind(row, kind)
         if wide is None:
             continue

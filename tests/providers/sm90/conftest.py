@@ -58,17 +58,13 @@ def arguments(size, text=BIAS_RELU, majors="kk", batches=0, dtype=torch.bfloat16
 def operator_of(args, mode, tile, group=1, depth=None, cluster=1, split=1, k_bytes=128):
     """The Hopper operator of a mode ("cooperative", "pingpong") and tile for the device that is emulated; K tiles of
     ``k_bytes``."""
+    shared = cluster if isinstance(cluster, tuple) else (cluster, 1)
     scratch, tail, kind = Sm90GemmOperator.scratch_bytes(args), Sm90GemmOperator.tail(args), KINDS[product_of(args)]
     for config in configurations(90, scratch, tail, kind=kind):
-        found = (
-            config.tile_m,
-            config.tile_n,
-            config.cluster,
-            config.pingpong,
-            config.split,
-            config.tile_k * config.element_bytes,
-        )
-        if found == (*tile, cluster, mode == "pingpong", split, k_bytes) and depth in (None, config.depth):
+        found = (config.tile_m, config.tile_n, config.cluster, config.cluster_n, config.pingpong, config.split)
+        if found == (*tile, *shared, mode == "pingpong", split) and config.tile_k * config.element_bytes == k_bytes:
+            if depth not in (None, config.depth):
+                continue
             return Sm90GemmOperator.operator_of(args, config, group)
     raise AssertionError(f"no {mode} configuration of {tile}")
 

@@ -43,6 +43,19 @@ def test_clusters_share_the_tiles_of_b(hopper, mode, tile, majors, seed):
     hopper.run(hopper.arguments((1, 1, 0)), mode, tile, cluster=2)
 
 
+@pytest.mark.parametrize("majors", ["kk", "mm"])
+@pytest.mark.parametrize(
+    ("tile", "cluster"),
+    [((128, 128), (1, 2)), ((64, 128), (2, 2)), ((128, 128), (2, 2)), ((64, 64), (1, 2)), ((64, 64), (1, 4))],
+)
+def test_clusters_share_the_tiles_of_a(hopper, tile, cluster, majors):
+    args = hopper.arguments((3 * tile[0] + 5, 5 * tile[1] - 9, 700), majors=majors, batches=2)
+    k_bytes = 256 if tile == (64, 64) else 128
+    ctas = cluster[0] * cluster[1]
+    operator = hopper.run(args, "pingpong", tile, cluster=cluster, k_bytes=k_bytes, sm_count=2 * ctas, seed=4)
+    assert operator.config.ctas == ctas
+
+
 @pytest.mark.parametrize("majors", ["kk", "km", "mk", "mm"])
 @pytest.mark.parametrize("mode", ["cooperative", "pingpong"])
 def test_majors(hopper, majors, mode):

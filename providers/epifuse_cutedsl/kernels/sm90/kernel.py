@@ -54,7 +54,7 @@ class Sm90Gemm:
         self, config: Sm90Config, kind: ProductKind, a_major: str, b_major: str, empty: bool, epilogue: Any
     ) -> None:
         self.config, self.epilogue = config, epilogue
-        self.a = OperandTile(config.tile_m, config.tile_k, config.element_bytes, a_major == "k")
+        self.a = OperandTile(config.tile_m, config.tile_k, config.element_bytes, a_major == "k", config.cluster_n)
         self.b = OperandTile(config.tile_n, config.tile_k, config.element_bytes, b_major == "k", config.cluster)
         self.product = consumer.Product(self.a, self.b, kind, config.blocks, config.columns, config.part, empty)
         self.stage = config.stage_shape(epilogue.axis, epilogue.run)
@@ -103,17 +103,18 @@ class Sm90Gemm:
         thread = arch.thread_idx()[0]
         warpgroup = arch.make_warp_uniform(thread // WARPGROUP)
         base = arch.get_dyn_smem(Uint8, alignment=ALIGNMENT_BYTES).toint()
-        ring = Ring(config, base, base + self._barriers)
+        first, step, number, share = arch.block_idx()[0], arch.grid_dim()[0], Int32(0), Int32(0)
+        if cutlass.const_expr(config.ctas > 1):
+            first, step, number = first // config.ctas, step // config.ctas, first % config.ctas
+        if cutlass.const_expr(config.split > 1):
+            number, share = share, number
+        rank = number % config.cluster, number // config.cluster
+        ring = Ring(config, base, base + self._barriers, rank)
         mine = alu.and_b32(thread, WARPGROUP - 1)
         maps = [each.get_ptr().toint() for each in (map_0, map_1, map_2, map_3)]
         tail = self._tail(base, warpgroup, mine, maps, Extents(m, n, batches), numbers[len(NUMBERS) :])
-        readers = WARPGROUP_WARPS * (1 if config.pingpong else CONSUMERS) * config.cluster
+        readers = WARPGROUP_WARPS * (1 if config.pingpong else CONSUMERS) * ring.sharers
         when(thread == 0, lambda: ring.make_barriers(readers))
-        first, step, rank, share = arch.block_idx()[0], arch.grid_dim()[0], Int32(0), Int32(0)
-        if cutlass.const_expr(config.ctas > 1):
-            first, step, rank = first // config.ctas, step // config.ctas, first % config.ctas
-        if cutlass.const_expr(config.split > 1):
-            rank, share = share, rank
         split = self._split(base, warpgroup, mine, share)
         for each in (tail, split) if config.split > 1 else (tail,):
             when(((thread & 31) == 0) & (warpgroup < CONSUMERS), each.make_barriers)
@@ -128,8 +129,10 @@ class Sm90Gemm:
 
         def produce() -> None:
             wgmma.setmaxnreg(PRODUCER_REGISTERS, increase=False)
-            a = producer.Source(map_a.get_ptr().toint(), self.a, a_batched, rank)
-            b = producer.Source(map_b.get_ptr().toint(), self.b, b_batched, rank)
+            beside = sum(1 << config.cluster * i for i in range(config.cluster_n)) << rank[0]
+            below = ((1 << config.cluster) - 1) << rank[1] * config.cluster
+            a = producer.Source(map_a.get_ptr().toint(), self.a, a_batched, rank[1], beside)
+            b = producer.Source(map_b.get_ptr().toint(), self.b, b_batched, rank[0], below)
             loads = (thread == CONSUMERS * WARPGROUP) & (k_tiles > Int32(0))  # K = 0: there are no tensor maps
             when(loads, lambda: producer.run(ring, schedule, a, b, first_k_tile, k_tiles, stagger))
 

@@ -16,13 +16,14 @@ from epifuse_cutedsl.kernels.sm90.schedule import Schedule
 
 @dataclass(frozen=True)
 class Source:
-    """One operand: its tensor map (a generic address), its tile, 0 where one matrix serves all batches, else 1, and
-    which part of the tile this CTA loads."""
+    """One operand: its tensor map (a generic address), its tile, 0 where one matrix serves all batches, else 1, which
+    part of the tile this CTA loads, and for which of the cluster's CTAs (a mask of their ranks)."""
 
     tensor_map: Any
     tile: OperandTile
     batched: Any
     part: Any
+    sharers: Any
 
     def load(self, target: Any, origin: Any, k: Any, batch: Any, full: Any) -> None:
         """Start the copies of one K tile; ``origin`` is the tile's place along M or N."""
@@ -33,7 +34,13 @@ class Source:
             origin, k = (origin + row, k) if tile.k_major else (origin, k + row)
         for box in range(tile.boxes):
             place = [*tile.place(box, origin, k), batch]
-            tma.load(target + box * tile.box_bytes, self.tensor_map, place, full, tile.parts)
+            tma.load(
+                target + box * tile.box_bytes,
+                self.tensor_map,
+                place,
+                full,
+                ranks=self.sharers if tile.parts > 1 else None,
+            )
 
 
 @cute.jit

@@ -89,13 +89,29 @@ class Ring:
     config: Sm90Config
     base: Any
     barriers: Any
+    rank: tuple[Any, Any]
+    """Where the CTA is in its cluster, along M and N (Int32)."""
 
     def give_back(self, stage: Any, lane: Any) -> None:
         """A warp has read a stage: tell every CTA that copies into it."""
-        if self.config.cluster == 1:
+        if self.sharers == 1:
             mbarrier.arrive(self.empty(stage), lane == 0)
         else:
-            mbarrier.arrive_cluster(self.empty(stage), lane, lane < self.config.cluster)
+            mbarrier.arrive_cluster(self.empty(stage), self._sharer(lane), lane < self.sharers)
+
+    @property
+    def sharers(self) -> int:
+        """CTAs that copy into this one's memory, itself among them: those below one another, and those beside."""
+        return self.config.cluster + self.config.cluster_n - 1
+
+    def _sharer(self, number: Any) -> Any:
+        """The rank in the cluster of sharer ``number`` (Int32)."""
+        below, beside = self.config.cluster, self.config.cluster_n
+        rank_m, rank_n = self.rank
+        if beside == 1:
+            return number
+        other = (rank_n + 1 + number - below) % beside
+        return cutlass.select_(number < below, rank_n * below + number, other * below + rank_m)
 
     def address(self, stage: Any) -> Any:
         """Where A's tile of a stage lies; B's follows it."""

@@ -14,7 +14,7 @@ from epifuse_cutedsl.kernels.sm80.kernel import place_of
 class Schedule:
     """Device integers (Int32): the first tile, the step, the number of tiles, the grid of tiles, and the CTA's rank.
 
-    With a cluster, a tile is that of all its CTAs: their own ones lie below one another.
+    With a cluster, a tile is that of all its CTAs: their own ones lie below and beside one another.
     """
 
     config: Sm90Config
@@ -24,9 +24,11 @@ class Schedule:
     tiles_m: Any
     tiles_n: Any
     group: Any
-    rank: Any
+    rank: tuple[Any, Any]
 
     def place(self, index: Any) -> tuple[Any, Any, Any]:
         """Batch, and where tile ``index`` begins along M and N."""
         batch, tile_m, tile_n = place_of(index, self.tiles_m, self.tiles_n, self.group)
-        return batch, (tile_m * self.config.cluster + self.rank) * self.config.tile_m, tile_n * self.config.tile_n
+        config, (rank_m, rank_n) = self.config, self.rank
+        m, n = tile_m * config.cluster + rank_m, tile_n * config.cluster_n + rank_n
+        return batch, m * config.tile_m, n * config.tile_n

@@ -134,6 +134,16 @@ RACES = [
     Rule("ended_before_a_bulk_store_has_read", FILL + "fence.proxy.async.shared::cta; bar.sync 0;" + STORE + "{x} END:", "",
          "cp.async.bulk.wait_group.read 0;", RaceError, "ended|end before", ""),
 ]
+PEER = "mov.u32 %r6, %cluster_ctarank; setp.ne.u32 %p1, %r6, 0; xor.b32 %r6, %r6, 1; mapa.shared::cluster.u32 %r7, %r4, %r6;"
+MEET = "barrier.cluster.arrive; barrier.cluster.wait;"
+ENDS = [
+    Rule("ended_before_the_peers_write", PEER + MEET + "@%p1 st.shared::cluster.u32 [%r7], %r1; {x}", "", MEET, RaceError,
+         "CTA rank 0 may end before its shared memory is free of warp", cluster=2),
+    Rule("ended_before_the_peers_read", PEER + "st.shared.u32 [%r4], %r1; " + MEET + "@%p1 ld.shared::cluster.u32 %r8, [%r7]; {x}", "", MEET, RaceError,
+         "CTA rank 0 may end before its shared memory is free of warp", cluster=2),
+    Rule("ended_before_the_peers_arrival", PEER + init(1024, 1) + MEET + "mapa.shared::cluster.u32 %r7, %r2, 0; @!%p8 bra E; @!%p1 bra E;"
+         "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r7+1024]; E: {x}", "", MEET, RaceError, "CTA rank 0 may end before its mbarrier", cluster=2),
+]
 PROXIES = [
     Rule("bulk_store_without_a_proxy_fence", FILL + "{x} bar.sync 0;" + STORE + "cp.async.bulk.wait_group 0; END:", "",
          "fence.proxy.async.shared::cta;", ProxyError, "proxy fence", "cp.async.bulk"),
@@ -142,7 +152,7 @@ PROXIES = [
          "fence.proxy.async.shared::cta;", ProxyError, "proxy fence", "cp.async.bulk"),
 ]
 # fmt: on
-RULES = [*BOUNDS, *ALIGNMENT, *WRITTEN, *BYTES, *RACES, *PROXIES]
+RULES = [*BOUNDS, *ALIGNMENT, *WRITTEN, *BYTES, *RACES, *ENDS, *PROXIES]
 
 
 @pytest.mark.parametrize("rule", params(RULES))

@@ -218,13 +218,14 @@ class SharedMemory:
         """
         if not self.strict:
             return
-        for shadow in (self._async_reader, np.where(self._async_written, self._writer, 0)):
-            changes = shadow[np.flatnonzero(np.diff(shadow, prepend=0))]
-            for number in set(changes.tolist()):
-                if number and not clock.knows(number):
-                    used = self.dimensions.describe(number)
-                    what = f"CTA rank {self.rank} may end before its shared memory is free of {used}"
-                    raise RaceError(what)
+        shadows = [self._async_reader, self._writer, *([] if self._byte_writer is None else [self._byte_writer])]
+        latest = [readers.max() for shadow in (self._readers, self._byte_readers) for readers in shadow.values()]
+        for shadow in shadows:
+            latest.extend(shadow[np.flatnonzero(np.diff(shadow, prepend=0))])
+        for number in {int(each) for each in latest}:
+            if number and not clock.knows(number):
+                used = self.dimensions.describe(number)
+                raise RaceError(f"CTA rank {self.rank} may end before its shared memory is free of {used}")
         for offset, barrier in self.barriers.items():
             if not all(clock.knows(number) for number in barrier.outside.values()):
                 raise RaceError(

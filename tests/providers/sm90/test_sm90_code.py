@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Machine code of the main loop: the assembler waits for no product by itself, and spills nothing beside them.
+
+Where it serializes products (of which only ``ptxas -v`` tells), each has a WARPGROUP.ARRIVE of its own in front.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass")
+
+import epifuse as ops
+from epifuse import dtypes
+
+
+def disassembler():
+    packaged = [Path(root) / "nvidia" / "cu13" / "bin" / "nvdisasm" for root in sys.path]
+    return shutil.which("nvdisasm") or next((str(path) for path in packaged if path.is_file()), None)
+
+
+pytestmark = pytest.mark.skipif(disassembler() is None, reason="needs nvdisasm (nvidia-cuda-nvdisasm)")
+E4M3, HALF, F32, I32 = "float8_e4m3fn", "float16", "float32", "int32"
+
+
+@pytest.mark.parametrize(
+    ("product", "mode", "tile"),
+    [
+        ((HALF, HALF, F32), "cooperative", (128, 256)),
+        ((HALF, HALF, F32), "pingpong", (128, 192)),
+        ((HALF, HALF, HALF), "cooperative", (256, 128)),
+        ((E4M3, E4M3, F32), "cooperative", (128, 256)),
+        ((E4M3, E4M3, F32), "cooperative", (128, 192)),
+        ((E4M3, E4M3, F32), "pingpong", (64, 192)),
+        (("int8", "int8", I32), "pingpong", (128, 128)),
+    ],
+)
+def test_products_are_not_serialized(hopper, tmp_path, product, mode, tile):
+    m, n, k = 512, 384, 256
+    a, b, accumulator = (dtypes.of(name).torch for name in product)
+    d = torch.empty(m, n, dtype=torch.bfloat16)
+    text = "def epi(accum, bias): D = relu(accum + bias); return D"
+    epilogue = ops.EpilogueArguments(text, bias=torch.ones(n), D=d)
+    operands = torch.zeros(m, k, dtype=a), torch.zeros(n, k, dtype=b).mT
+    args = ops.GemmArguments(*operands, torch.empty(m, n, dtype=accumulator), accumulator, epilogue)
+    image = hopper.operator_of(args, mode, tile).compile(args, target_sm="90a").compiled_obj.launcher.image
+    (tmp_path / "image.cubin").write_bytes(image.cubin)
+    command = [disassembler(), "-c", tmp_path / "image.cubin"]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    code = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", listing)
+    products = [place for place, line in enumerate(code) if re.search(r"\b[HIQ]GMMA\.", line)]
+    arrivals = [place for place, line in enumerate(code) if "WARPGROUP.ARRIVE" in line]
+    assert len(products) == image.ptx.count(b"wgmma.mma_async")
+    assert len(arrivals) == image.ptx.count(b"wgmma.fence")
+    assert 2 * len(arrivals) <= len(products)
+    assert not [line for line in code[products[0] : products[-1]] if re.match(r"(@!?U?P\d+ )?(STL|LDL)", line)]

@@ -14,11 +14,12 @@ from epifuse.runtime.tensors import MAX_ALIGNMENT_BYTES, Traits
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import image_of
 from epifuse_cutedsl.configs.model import rates_of
-from epifuse_cutedsl.configs.padded import CHUNK_BYTES, SIZES, WORD_BYTES, PaddedForm
+from epifuse_cutedsl.configs.padded import SIZES, WORD_BYTES, PaddedForm
 from epifuse_cutedsl.launch import Launcher
 
 ALIGNMENT_BYTES = 256
 """Of each copy in the workspace."""
+_LINE_BYTES = 128
 _LAUNCH_US = 2.0
 _SHARE_WORDS, _SHARE_ELEMENTS = 0.6, 0.3
 """Of the memory's rate, what the copy reaches with words and with single elements. Not measured yet."""
@@ -52,8 +53,9 @@ class PaddedCopy:
 
     @property
     def pitch(self) -> int:
-        """Elements from one row of the copy to the next."""
-        step = CHUNK_BYTES // self.source.dtype.bytes
+        """Elements from one row of the copy to the next: whole cache lines, so that a box's rows touch no more of them
+        than they fill."""
+        step = _LINE_BYTES // self.source.dtype.bytes
         return max(-(-self.k // step), 1) * step
 
     @property

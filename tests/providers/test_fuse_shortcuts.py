@@ -52,17 +52,40 @@ def test_powers_that_are_only_added_are_flushed_and_take_factors(fuse_tools, exp
      "where(accum > 0, exp(accum) + 1.0, exp(accum))"],
 )  # fmt: skip
 def test_powers_that_may_matter_below_the_normal_range_are_not_flushed(fuse_tools, expression):
-    plan = plan_of(fuse_tools, expression)
-    assert [way.precision for way in found(plan, "exp")] == [SHORT]
+    plan = plan_of(fuse_tools, expression, dtype=BF16)
+    assert {way.precision for way in found(plan, "exp")} == {SHORT}
 
 
 @pytest.mark.parametrize(
     ("expression", "precision"),
     [("reciprocal(exp(accum) + 1.0)", FLUSHED), ("reciprocal(exp(accum) - 1.0)", SHORT), ("reciprocal(accum)", SHORT),
-     ("reciprocal(accum + 1.0)", SHORT), ("reciprocal(exp(accum) + 1.0) * exp(accum)", SHORT), ("mish(accum)", SHORT)],
+     ("reciprocal(exp(accum) + -1.0)", SHORT), ("reciprocal(accum + 1.0)", SHORT), ("mish(accum)", FLUSHED),
+     ("reciprocal(exp(accum) + 1.0) * exp(accum)", SHORT), ("reciprocal(exp(accum) + 1e-31)", SHORT),
+     ("reciprocal(minimum(accum * accum, 9.0) + 1.0)", FLUSHED), ("reciprocal(accum * accum + 1.0)", SHORT),
+     ("reciprocal(minimum(abs(accum), 9.0))", SHORT), ("reciprocal(tanh(accum) + 2.0)", FLUSHED)],
 )  # fmt: skip
-def test_reciprocals_are_flushed_where_they_divide_by_a_power_and_a_number(fuse_tools, expression, precision):
+def test_reciprocals_are_flushed_where_they_divide_by_normal_numbers_or_by_a_power_and_a_number(
+    fuse_tools, expression, precision
+):
     assert [way.precision for way in found(plan_of(fuse_tools, expression), "reciprocal")] == [precision]
+
+
+@pytest.mark.parametrize(
+    ("primitive", "expression", "precision"),
+    [("div", "accum / (1.0 + exp(-accum))", FLUSHED), ("div", "accum / (1.0 + abs(accum))", SHORT),
+     ("div", "(1.0 + exp(-accum)) / accum", SHORT), ("div", "accum / 3.0", FLUSHED), ("div", "accum / -3.0", SHORT),
+     ("sqrt", "sqrt(accum * accum + 1e-6)", FLUSHED), ("sqrt", "sqrt(accum * accum)", SHORT),
+     ("rsqrt", "rsqrt(maximum(accum, 0.5))", FLUSHED), ("rsqrt", "rsqrt(minimum(accum, 0.5))", SHORT),
+     ("log", "softplus(accum)", FLUSHED), ("log", "log(accum)", SHORT), ("log2", "log2(1.0 + sqrt(accum))", FLUSHED)],
+)  # fmt: skip
+def test_roots_logarithms_and_quotients_of_normal_numbers_are_not_scaled(fuse_tools, primitive, expression, precision):
+    assert [way.precision for way in found(plan_of(fuse_tools, expression), primitive)] == [precision]
+
+
+def test_a_power_that_is_only_stored_is_flushed_where_the_store_holds_no_number_as_small(fuse_tools):
+    for dtype, precision in ((HALF, FLUSHED), (torch.float8_e5m2, FLUSHED), (BF16, SHORT)):
+        (way,) = found(plan_of(fuse_tools, "exp(accum)", dtype=dtype), "exp")
+        assert way.precision is precision, dtype
 
 
 def test_a_factor_beside_a_constant_of_no_moderate_size_stays_a_product(fuse_tools):
@@ -117,6 +140,7 @@ def spread_out(low, high, m=M):
         ("ndtr(x)", lambda x: torch.special.erfc(x * -math.sqrt(0.5)) / 2, -6.0, 6.0, 2e-7),
         ("tanh(x)", torch.tanh, -10.0, 10.0, 4e-7),
         ("sigmoid(x)", torch.sigmoid, -20.0, 20.0, 2e-7),
+        ("log(x)", torch.log, 0.5, 2.0, 1e-6),
         ("erf(x)", torch.erf, -4.0, 4.0, 1.2e-7),
     ],
 )
@@ -142,7 +166,11 @@ def test_short_forms_are_near_everywhere(fused, function, reference, low, high, 
         ("sqrt(x)", torch.sqrt, 1e-3, 1e3, 1e-7),
         ("gelu(x)", torch.nn.functional.gelu, -4.0, 4.0, 1e-5),
         ("gelu(x, approximate='tanh')", lambda x: torch.nn.functional.gelu(x, approximate="tanh"), -4.0, 4.0, 2e-6),
-        ("softplus(x)", torch.nn.functional.softplus, -10.0, 10.0, 2e-6),
+        ("log(x)", torch.log, 1.0001, 1.2, 4e-6),
+        ("log(x)", torch.log, 0.8, 0.9999, 4e-6),
+        ("log2(x)", torch.log2, 0.5, 0.9999, 4e-6),
+        ("log(x)", torch.log, 1e-42, 1e-37, 2e-7),
+        ("softplus(x)", torch.nn.functional.softplus, -10.0, 10.0, 4e-6),
         ("mish(x)", torch.nn.functional.mish, -10.0, 10.0, 3e-6),
     ],
 )
@@ -163,8 +191,9 @@ def test_quotients_and_roots_of_integers_are_exact_also_halfway(fused, dtype):
     quotient = torch.tensor([257.0, 771.0, 259.0, 2049.0, 4098.0, 3.0])[torch.randint(6, (M, N))]
     divisor = torch.randint(1, 4000, (M, N)).float() * torch.tensor([1.0, -1.0])[torch.randint(2, (M, N))]
     made = {"a": quotient * divisor, "b": divisor, "square": quotient.clamp(max=2049) ** 2}
-    text = "def epi(accum, a, b, square): D = a / b; F = sqrt(square); return D, F"
-    fused(text, M, N, outputs=[("D", dtype, "row"), ("F", dtype, "row")], **made).exact()
+    text = "def epi(accum, a, b, square): D = a / b; F = sqrt(square); G = square / (b * b + 1.0); "
+    text += "H = sqrt(maximum(square, 1.0)); return D, F, G, H"
+    fused(text, M, N, outputs=[(name, dtype, "row") for name in "DFGH"], **made).exact()
 
 
 def test_results_below_the_normal_range_stay_right_in_bfloat16(fused):
@@ -204,6 +233,15 @@ def test_the_normal_distribution_in_full(fused):
 def test_special_values_of_the_short_forms(fused):
     x = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 90.0, -90.0, 3e38, -3e38, 1e-40]).repeat(M, N // 10)
     names = ["ndtr(x)", "tanh(x)", "exp(x)", "gelu(x)", "gelu(x, approximate='tanh')", "silu(x)", "sqrt(x)", "1.0 / x"]
+    names += [
+        "log(x)",
+        "log2(x)",
+        "softplus(x)",
+        "logsigmoid(x)",
+        "mish(x)",
+        "x / (1.0 + exp(-x))",
+        "sqrt(x * x + 1.0)",
+    ]
     outputs = ["D", *(f"D{i}" for i in range(1, len(names)))]
     body = "; ".join(f"{o} = {n}" for o, n in zip(outputs, names, strict=True))
     text = f"def epi(accum, x): {body}; return {', '.join(outputs)}"

@@ -18,7 +18,7 @@ from cutlass import Float32, Float64, cute
 from epifuse.dtypes import FLOAT32, FLOAT64, INT32, DType
 from epifuse_cutedsl.fuse import short
 from epifuse_cutedsl.fuse.convert import SCALARS, bool_as_int, pack, unpack
-from epifuse_cutedsl.fuse.primitives import PRIMITIVES, SHORT, Form, Instruction, Library, Operator, Short
+from epifuse_cutedsl.fuse.primitives import PRIMITIVES, SHORT, Form, Instruction, Library, Operator, OwnShort
 from epifuse_cutedsl.fuse.shortcuts import Precision, Way
 from epifuse_cutedsl.kernels.ptx.asm import emit
 
@@ -101,9 +101,11 @@ def emit_one(primitive: str, operands: Sequence[Any], dtype: str, way: Way) -> A
     form = None if way.precision is Precision.FULL else SHORT.get(primitive)
     if form is None:
         return EMITTERS[primitive](operands, dtype)
-    if not isinstance(form, Short):
-        return getattr(short, primitive)(*operands)
-    text, (value,), scale = form.text(way.precision is Precision.FLUSHED), operands, form.scale * way.factor
+    flushed = way.precision is Precision.FLUSHED
+    if isinstance(form, OwnShort):
+        function = getattr(short, primitive)
+        return function(*operands, flushed=flushed) if form.scales else function(*operands)
+    text, (value,), scale = form.text(flushed), operands, form.scale * way.factor
     if scale != 1.0:
         value = emit(f"mul.f32 {{$w0}}, {{$r0}}, {short.literal(scale)};", [Float32], [value])[0]
     return emit(f"{text} {{$w0}}, {{$r0}};", [Float32], [value])[0]

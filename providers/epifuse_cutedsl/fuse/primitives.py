@@ -87,15 +87,23 @@ class Short:
         return self.instruction.replace(".approx.", ".approx.ftz.") if flushed else self.instruction
 
 
-SHORT: dict[str, Short | Own] = {
+@dataclass(frozen=True, slots=True)
+class OwnShort:
+    """A function of ``fuse.short``; ``scales``: it takes ``flushed``, as subnormal operands cost it instructions."""
+
+    scales: bool = False
+
+
+SHORT: dict[str, Short | OwnShort] = {
     "exp": Short("ex2.approx.f32", math.log2(math.e)),
     "exp2": Short("ex2.approx.f32"),
     "reciprocal": Short("rcp.approx.f32"),
     "rsqrt": Short("rsqrt.approx.f32"),
-    "sqrt": Own(),
-    "div": Own(),
-    "tanh": Own(),
-    "ndtr": Own(),
+    "log": OwnShort(scales=True),
+    "log2": OwnShort(scales=True),
+    "sqrt": OwnShort(scales=True),
+    "div": OwnShort(scales=True),
+    "tanh": OwnShort(),
+    "ndtr": OwnShort(),
 }
-"""Shorter forms of float32, for outputs of 16 bits: relative error at most 2^-18, or 1e-7 (``ndtr``) and 2^-17 for
-``exp`` far from 0. Not ``log``: the approximation has no relative accuracy next to 1."""
+"""Shorter forms of float32, for outputs of 16 bits: relative error at most 2^-18 (2^-17 for ``exp`` far from 0)."""

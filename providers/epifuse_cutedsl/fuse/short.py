@@ -149,13 +149,43 @@ def _lost_of_reciprocal() -> list[str]:
     ]
 
 
-def div(a: Any, b: Any) -> Any:
+# log(1 + d) / d = 1 + d (...) to 2.7e-6 where |d| < 3/32; beyond, lg2.approx (within 2^-22) has lost no more than that
+_LOG_NEAR = 3.0 / 32.0
+_LOG = (1.0, -0.49999785, 0.33479755, -0.25156693)
+
+
+def log(x: Any, *, flushed: bool) -> Any:
+    """The natural logarithm to 4e-6, relative, also next to 1. ``flushed``: no operand is subnormal."""
+    return _logarithm(x, math.log(2.0), flushed)
+
+
+def log2(x: Any, *, flushed: bool) -> Any:
+    """The logarithm to base 2 to 4e-6, relative, also next to 1. ``flushed``: no operand is subnormal."""
+    return _logarithm(x, 1.0, flushed)
+
+
+def _logarithm(x: Any, of_two: float, flushed: bool) -> Any:
+    """The logarithm to the base in which 2 has the logarithm ``of_two``."""
+    lines = [
+        f"lg2.approx{'.ftz' if flushed else ''}.f32 l, $x;",
+        f"mul.f32 l, l, {literal(of_two)};" if of_two != 1.0 else "",
+        f"add.f32 d, $x, {literal(-1.0)};",
+        *_horner("h", "d", tuple(c * of_two / math.log(2.0) for c in _LOG)),
+        "mul.f32 h, h, d;",
+        "abs.f32 d, d;",
+        f"setp.lt.f32 p, d, {literal(_LOG_NEAR)};",
+        "selp.f32 $d, h, l, p;",
+    ]
+    return _block("l, d, h", lines, [x])
+
+
+def div(a: Any, b: Any, *, flushed: bool) -> Any:
     """a / b; a quotient that float32 holds exactly is exact, others are within a unit in the last place.
 
-    Both are scaled where the divisor's reciprocal would leave the normal range; a correction by the remainder follows,
-    which is NaN where the quotient is no finite number, or is known already.
+    Both are scaled where the divisor's reciprocal would leave the normal range (``flushed``: it is left out); a
+    correction by the remainder follows, which is NaN where the quotient is no finite number, or is known already.
     """
-    lines = [
+    scaling = [
         "abs.f32 m, $y;",
         f"setp.gt.f32 p, m, {literal(2.0**100)};",
         f"setp.lt.f32 q, m, {literal(2.0**-100)};",
@@ -163,6 +193,9 @@ def div(a: Any, b: Any) -> Any:
         f"selp.f32 s, {literal(2.0**40)}, s, q;",
         "mul.f32 a, $x, s;",
         "mul.f32 b, $y, s;",
+    ]
+    lines = [
+        *(["mov.f32 a, $x;", "mov.f32 b, $y;"] if flushed else scaling),
         "rcp.approx.ftz.f32 r, b;",
         "mul.f32 m, a, r;",
         "neg.f32 b, b;",
@@ -175,20 +208,26 @@ def div(a: Any, b: Any) -> Any:
     return _block("m, s, a, b, r, e", lines, [a, b])
 
 
-def sqrt(x: Any) -> Any:
-    """The square root; one that float32 holds exactly is exact, others are within a unit in the last place."""
-    lines = [
+def sqrt(x: Any, *, flushed: bool) -> Any:
+    """The square root; one that float32 holds exactly is exact, others are within a unit in the last place.
+
+    ``flushed``: no operand is subnormal, and none is scaled.
+    """
+    scaling = [
         f"setp.lt.f32 q, $x, {literal(2.0**-100)};",
         f"selp.f32 s, {literal(2.0**40)}, {literal(1.0)}, q;",
         "mul.f32 a, $x, s;",
+    ]
+    back = [f"selp.f32 s, {literal(2.0**-20)}, {literal(1.0)}, q;", "mul.f32 e, e, s;"]
+    lines = [
+        *(["mov.f32 a, $x;"] if flushed else scaling),
         "rsqrt.approx.ftz.f32 r, a;",
         "mul.f32 m, a, r;",
         f"mul.f32 h, r, {literal(0.5)};",
         "neg.f32 e, m;",
         "fma.rn.f32 e, e, m, a;",
         "fma.rn.f32 e, e, h, m;",
-        f"selp.f32 s, {literal(2.0**-20)}, {literal(1.0)}, q;",
-        "mul.f32 e, e, s;",
+        *([] if flushed else back),
         "setp.eq.f32 q, $x, 0f00000000;",
         "setp.eq.or.f32 q, $x, 0f7F800000, q;",
         "selp.f32 $d, $x, e, q;",

@@ -2,8 +2,10 @@
 """How each operation of a plan is computed: in full, or by shorter instructions that lose nothing that is kept.
 
 A table that needs no compiler. Short forms are for plans whose every output has 16 bits or fewer (design: approximate
-instructions). Where the result of ``exp`` is only added to a number of normal size, a subnormal one counts for nothing
-and may be flushed; so may what the reciprocal of such a sum has below 2^-126 (``sigmoid(-88)``).
+instructions). Instructions that flush subnormal numbers spare the scaling of operand and result. They serve where none
+can occur, and where one counts for nothing: a result of ``exp`` that is only added to a number of normal size, or only
+stored in a dtype whose smallest number is larger. So does, by decision, what the reciprocal of such a sum has below
+2^-126 (``sigmoid(-88)``).
 """
 
 from __future__ import annotations
@@ -13,11 +15,16 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
-from epifuse.dtypes import FLOAT32
+from epifuse.dtypes import BFLOAT16, FLOAT32
 from epifuse.fusion.plan import EpiloguePlan, PlanCompute
+from epifuse_cutedsl.fuse.ranges import ANY, Range, ranges_of
 
 _HIDES_SUBNORMALS = 2.0**-100
 """Added to a float32 of at least this size, a subnormal one is less than half a unit in the last place."""
+
+
+_NORMAL: Range = (2.0**-100, 2.0**100)
+"""Well inside of the range in which neither a number nor its reciprocal is subnormal."""
 
 
 class Precision(enum.Enum):
@@ -41,8 +48,8 @@ class Way:
     factor: float = 1.0
 
 
-FULL = Way(Precision.FULL, ())
-"""For what is computed outside of a plan."""
+_DIVIDING = ("reciprocal", "div")
+_JUDGED = (*_DIVIDING, "sqrt", "rsqrt", "log", "log2")
 
 
 def is_fast(plan: EpiloguePlan) -> bool:
@@ -69,7 +76,8 @@ class _Uses:
         for step in plan.computes:
             for operand in step.operands:
                 self._readers[operand].append(step)
-        self._stored = {store.operand for store in plan.stores}
+        self._stored = {store.operand for store in plan.stores if store.dtype is BFLOAT16}
+        self._ranges = ranges_of(plan)
 
     def way(self, step: PlanCompute) -> Way:
         if step.operand_dtype is not FLOAT32:
@@ -78,9 +86,16 @@ class _Uses:
             source, factor = self._unscaled(step.operands[0])
             flushed = self._is_only_added(step.slot)
             return Way(Precision.FLUSHED if flushed else Precision.SHORT, (source,), factor)
-        if step.primitive == "reciprocal" and self._is_sum_with_power(step.operands[0]):
-            return Way(Precision.FLUSHED, step.operands)
-        return Way(Precision.SHORT, step.operands)
+        flushed = step.primitive in _JUDGED and self._is_normal(step)
+        return Way(Precision.FLUSHED if flushed else Precision.SHORT, step.operands)
+
+    def _is_normal(self, step: PlanCompute) -> bool:
+        """Whether the operand of a root or logarithm, or the divisor of a quotient, is a normal positive number."""
+        operand = step.operands[-1]
+        low, high = self._ranges.get(operand, ANY)
+        if low < _NORMAL[0]:
+            return False
+        return step.primitive not in _DIVIDING or high <= _NORMAL[1] or self._is_sum_with_power(operand)
 
     def _unscaled(self, slot: int) -> tuple[int, float]:
         """``slot`` as another one times a number: products with constants, and negations, are taken apart."""
@@ -111,12 +126,12 @@ class _Uses:
         return all(math.fabs(self._addend(reader, slot)) >= _HIDES_SUBNORMALS for reader in self._readers[slot])
 
     def _is_sum_with_power(self, slot: int) -> bool:
-        """Whether a slot is a positive number plus a result of ``exp`` that serves nothing else."""
+        """Whether a slot is a number plus a result of ``exp`` that serves nothing else."""
         step = self._by_slot.get(slot)
         if step is None:
             return False
         for operand in step.operands:
             power = self._by_slot.get(operand)
             if power is not None and power.primitive in ("exp", "exp2") and self._is_only_added(operand):
-                return self._addend(step, operand) >= _HIDES_SUBNORMALS
+                return True
         return False

@@ -10,7 +10,7 @@ import torch
 import epifuse as ops
 from epifuse.target import TargetSm
 from epifuse_cutedsl.configs import model, times_sm90
-from epifuse_cutedsl.configs.model import Overlap, Persistent, PersistentTimes, Traffic, WaveTimes, Work
+from epifuse_cutedsl.configs.model import Copies, Overlap, Persistent, PersistentTimes, Traffic, WaveTimes, Work
 from epifuse_cutedsl.operators import Sm90GemmOperator
 
 HOPPER = TargetSm("90a")
@@ -91,6 +91,31 @@ def test_groups_matter_where_operands_are_larger_than_the_cache():
     options = {"times": (1e-6, 1e-6, 1e-6), "traffic": Traffic(2.0, 3.0)}
     assert busy(large, group=8, **options) < 0.7 * busy(large, group=1, **options)
     assert busy(small, group=8, **options) == pytest.approx(busy(small, group=1, **options))
+
+
+def test_rows_that_begin_within_a_line_are_copied_more_slowly():
+    copies = Copies(sm_bytes_per_us=1e5, chip_bytes_per_us=1e7, shifted_sm=1.5, shifted_chip=2.0)
+    row = 128 * (128 + 128)  # bytes of a K tile of A and B
+    assert copies.us(row / 2, row / 2, (False, False), 1) == pytest.approx(row / 1e5)
+    assert copies.us(row / 2, row / 2, (True, True), 1) == pytest.approx(1.5 * row / 1e5)
+    assert copies.us(row / 2, row / 2, (True, False), 132) == pytest.approx(1.5 * row * 132 / 1e7)
+    traffic = Traffic(1e9, 8.0, 1.0, copies)
+    options = {"times": (1e-3, 1e-3, 1e-3), "traffic": traffic}
+    work = plain(128 * SMS, 128, 6400)
+    usual, shifted = busy(work, **options), busy(replace(work, shifted=(True, True)), **options)
+    assert usual == pytest.approx(100 * row * SMS / 1e7, rel=0.01)
+    assert shifted == pytest.approx(2 * usual, rel=0.01)
+    shared = busy(replace(work, shifted=(True, True)), cluster=2, **options)
+    assert shared == pytest.approx(0.75 * shifted, rel=0.01)
+    assert busy(replace(work, shifted=(True, True)), cluster_n=2, **options) > shifted  # one column: half of them idle
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "shifted"), [(64, 64, (False, False)), (72, 64, (True, True)), (40, 1, (True, False))]
+)
+def test_what_begins_within_a_line(k, n, shifted):
+    a, b = torch.empty(8, k, dtype=torch.bfloat16), torch.empty(n, k, dtype=torch.bfloat16).mT
+    assert model.work_of(ops.GemmArguments(a, b, torch.empty(8, n), torch.float32)).shifted == shifted
 
 
 def test_waves_count_ctas_that_share_an_sm():

@@ -38,12 +38,12 @@ def measured():
 def test_rows_are_found_again(measured):
     found = fit.samples(measured, TARGET)
     assert {sample.problem for sample in found} == {Problem(*size).name for size in SIZES}
-    key = (128, 128, 128, True, 1, 2)
+    key = (128, 128, 128, True, (1, 1), 2, 1)
     own = [sample for sample in found if sample.key == key]
     assert len(own) >= 2 * len(SIZES)
     row, error = fit.fitted(own, TARGET)
     assert error < 0.02
-    assert row.step_us == pytest.approx(times_sm90.MEASURED[key].step_us, rel=0.05)
+    assert row.step_us == pytest.approx(times_sm90.MEASURED[key].step_us, rel=0.1)
     worse = PersistentTimes(2 * row.step_us, row.tile_us, row.epilogue_us)
     assert all(sample.predicted(worse, TARGET) > sample.us for sample in own if sample.work.k > 500)
 
@@ -53,7 +53,7 @@ def test_the_command_prints_rows_and_what_the_first_choice_costs(measured, tmp_p
     path.write_text(json.dumps(measured))
     assert fit.main([str(path), "90a"]) == 0
     out = capsys.readouterr().out
-    assert "(128, 128, 128, True, 1, 2): PersistentTimes(" in out
+    assert "(128, 128, 128, True, (1, 1), 2, 1): PersistentTimes(" in out
     assert out.count(" % above ") == len(SIZES)
     path.write_text(json.dumps({"problems": []}))
     assert fit.main([str(path), "90a"]) == 1

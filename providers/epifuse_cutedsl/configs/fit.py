@@ -25,7 +25,7 @@ from epifuse.bench.workloads import Problem
 from epifuse.check.subjects import describe
 from epifuse.target import TargetSm
 from epifuse_cutedsl.configs import times_sm90, times_sm100
-from epifuse_cutedsl.configs.model import Persistent, PersistentTimes, Work, persistent_us, work_of
+from epifuse_cutedsl.configs.model import Persistent, PersistentTimes, Traffic, Work, persistent_us, work_of
 
 FAMILIES: dict[str, Callable[[Any, int], tuple[Hashable, Persistent]]] = {
     "Sm90GemmOperator": lambda config, group: (times_sm90.row_of(config), times_sm90.how(config, group)),
@@ -35,6 +35,8 @@ FAMILIES: dict[str, Callable[[Any, int], tuple[Hashable, Persistent]]] = {
 _HIDDEN = 1 / 20000
 """Microseconds of an epilogue for each element of a tile, at least: one that is hidden shows in no time."""
 _LEAST_STEP, _FIRST_STEP = 0.003, 0.3
+_ANY = TargetSm("90a")
+"""Whose SMs are counted for the search's first guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def fitted(own: Sequence[Sample], target: TargetSm) -> tuple[PersistentTimes, fl
     row = [max(value, low) for value, low in zip((_longest_step(own), 0.5, least[2]), least, strict=True)]
     best, step = loss(row), _FIRST_STEP
     while step > _LEAST_STEP:
-        tries = [[value * math.exp(order.gauss(0, step)) for value in row] for _ in range(4)]
+        tries = [[value * math.exp(order.gauss(0, step)) for value in row] for _ in range(12)]
         for index in range(3):
             tries += [[v * f if i == index else v for i, v in enumerate(row)] for f in (1 + step, 1 / (1 + step))]
         lost = [(loss(t), t) for t in ([max(v, low) for v, low in zip(each, least, strict=True)] for each in tries)]
@@ -89,15 +91,18 @@ def fitted(own: Sequence[Sample], target: TargetSm) -> tuple[PersistentTimes, fl
         if first[0] < best:
             best, row = first
         else:
-            step /= 1.6
+            step /= 1.4
     return PersistentTimes(*row), math.sqrt(best / len(own))
 
 
 def _longest_step(own: Sequence[Sample]) -> float:
-    """What a K tile would take if nothing else took any time, in the sample with most K tiles."""
-    steps = [(-(-s.work.k // (s.how.tile_k * s.how.split)), s.us) for s in own]
-    count, us = max(steps)
-    return us / max(count, 1) / 10
+    """What a K tile would take if nothing else took any time, in the sample in which it would be shortest."""
+    unit = PersistentTimes(1.0, 0.0, 0.0)
+    steps = []
+    for sample in own:
+        free = replace(sample.how, traffic=Traffic(1e9, 8.0, launch_us=0.0), times=unit)
+        steps.append(sample.us / persistent_us(replace(sample.work, operations=0.0), free, _ANY))
+    return min(steps)
 
 
 def report(found: Sequence[Sample], target: TargetSm) -> list[str]:

@@ -15,11 +15,14 @@ from typing import Any
 
 from epifuse.arguments import GemmArguments
 from epifuse.emulator import chips
+from epifuse.runtime.tensors import Traits
 from epifuse.target import TargetSm
 
 EMPTY_US = 1.0
 """A run that launches nothing."""
 LAUNCH_US = 2.0
+LINE_BYTES = 128
+"""Of the second-level cache: a row of a copy's box that begins within a line takes two."""
 _LANES = 128.0
 """Operations of float32 that an SM issues in a clock."""
 _SPECIAL_OPERATIONS = 8.0
@@ -84,6 +87,8 @@ class Work:
     element_bytes: int
     operations: float
     moved_bytes: float
+    shifted: tuple[bool, bool] = (False, False)
+    """Whether rows of A, and of B, begin elsewhere than at lines of 128 bytes."""
 
     @property
     def memory_bytes(self) -> float:
@@ -105,9 +110,16 @@ def work_of(args: GemmArguments) -> Work:
         facts = args.plan.facts
         operations = facts.alu_operations + facts.fma_operations + _SPECIAL_OPERATIONS * facts.special_operations
         moved = facts.load_bytes + facts.store_bytes
-        found = Work(*args.problem_size, args.A.traits.dtype.bytes, operations, moved)
+        shifted = (_is_shifted(args.A.traits), _is_shifted(args.B.traits))
+        found = Work(*args.problem_size, args.A.traits.dtype.bytes, operations, moved, shifted)
         args.memo[Work] = found
     return found
+
+
+def _is_shifted(traits: Traits) -> bool:
+    """Whether rows of an operand, along the axis of stride 1, are apart by no multiple of a line."""
+    strides = [s for s, extent in zip(traits.strides[-2:], traits.shape[-2:], strict=True) if s != 1 and extent > 1]
+    return any(stride * traits.dtype.bytes % LINE_BYTES for stride in strides)
 
 
 # --- one CTA for each tile --------------------------------------------------------------------------------------------
@@ -166,14 +178,34 @@ class PersistentTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class Copies:
+    """How fast the second-level cache feeds the SMs: bytes a microsecond to one, and to all together; and what a byte
+    of rows that do not begin at a line counts for either."""
+
+    sm_bytes_per_us: float
+    chip_bytes_per_us: float
+    shifted_sm: float
+    shifted_chip: float
+
+    def us(self, a_bytes: float, b_bytes: float, shifted: tuple[bool, bool], ctas: int) -> float:
+        """What a K tile's copies take while so many CTAs make theirs."""
+        a, b = shifted
+        one = a_bytes * (self.shifted_sm if a else 1) + b_bytes * (self.shifted_sm if b else 1)
+        all_ = a_bytes * (self.shifted_chip if a else 1) + b_bytes * (self.shifted_chip if b else 1)
+        return max(one / self.sm_bytes_per_us, all_ * ctas / self.chip_bytes_per_us)
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """How memory slows a persistent kernel down: ``terabytes_per_second`` it gets, the exponent with which its time and
-    the SMs' add up (1: one after the other; large: side by side), and what a byte that is read again counts beside one
-    that is read once."""
+    the SMs' add up (1: one after the other; large: side by side), what a byte that is read again counts beside one that
+    is read once; how fast copies from the cache are, where that is known; and a launch."""
 
     terabytes_per_second: float
     exponent: float
     again: float = 1.0
+    copies: Copies | None = None
+    launch_us: float = LAUNCH_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +222,18 @@ class Persistent:
     times: PersistentTimes
     traffic: Traffic
     split: int = 1
+    cluster_n: int = 1
+    """CTAs along N that take tiles together with those along M, and share A's as those share B's."""
 
 
 def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
     """The SM with most tiles decides."""
-    tiles_m, tiles_n = -(-work.m // (how.tile_m * how.cluster_m)), -(-work.n // how.tile_n)
+    tiles_m, tiles_n = -(-work.m // (how.tile_m * how.cluster_m)), -(-work.n // (how.tile_n * how.cluster_n))
     tiles = tiles_m * tiles_n * work.batches
     if not tiles:
         return EMPTY_US
-    slots = max(1, sm_count(target) // (how.cluster_m * how.split))
-    main = -(-work.k // (how.tile_k * how.split)) * how.times.step_us + how.times.tile_us
+    slots = max(1, sm_count(target) // (how.cluster_m * how.cluster_n * how.split))
+    main = -(-work.k // (how.tile_k * how.split)) * _step_us(work, how, min(tiles, slots)) + how.times.tile_us
     epilogue = how.times.epilogue_us + work.heavier_us(how.tile_m, how.tile_n, target.cc)
     parts = (how.split - 1) * how.tile_m * how.tile_n * _ACCUMULATOR_BYTES
     epilogue += parts / (_SM_BYTES_PER_CLOCK * 1000 * rates_of(target.cc).clock_ghz)
@@ -214,19 +248,30 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
     moved = work.memory_bytes + how.traffic.again * again
     memory = moved / (how.traffic.terabytes_per_second * 1e6)
     p = how.traffic.exponent
-    return float((busy**p + memory**p) ** (1 / p)) + LAUNCH_US
+    return float((busy**p + memory**p) ** (1 / p)) + how.traffic.launch_us
+
+
+def _step_us(work: Work, how: Persistent, clusters: int) -> float:
+    """A K tile: its products or its copies, whichever take longer. CTAs of a cluster share them."""
+    if how.traffic.copies is None:
+        return how.times.step_us
+    row_bytes = how.tile_k * work.element_bytes
+    a_bytes, b_bytes = how.tile_m * row_bytes / how.cluster_n, how.tile_n * row_bytes / how.cluster_m
+    ctas = clusters * how.cluster_m * how.cluster_n * how.split
+    copied = how.traffic.copies.us(a_bytes, b_bytes, work.shifted, ctas)
+    return max(how.times.step_us, copied)
 
 
 def _refetched_bytes(work: Work, how: Persistent, slots: int, cc: int) -> float:
     """Bytes of A and B that one batch reads from memory again: tiles that are worked on at a time share rows and
     columns, and the second-level cache keeps a part of what others read before."""
-    tile_m = how.tile_m * how.cluster_m
-    rows, columns = -(-work.m // tile_m), -(-work.n // how.tile_n)
+    tile_m, tile_n = how.tile_m * how.cluster_m, how.tile_n * how.cluster_n
+    rows, columns = -(-work.m // tile_m), -(-work.n // tile_n)
     high: float = min(how.group, rows)
     wide = slots / high
     if wide > columns:
         high, wide = min(float(rows), high * wide / columns), float(columns)
-    at_once = (high * tile_m + wide * how.tile_n) * work.k * work.element_bytes
+    at_once = (high * tile_m + wide * tile_n) * work.k * work.element_bytes
     once = (work.m + work.n) * work.k * work.element_bytes
     again = max(0.0, at_once * rows * columns / slots - once)
     return again * min(1.0, once / (1e6 * rates_of(cc).cache_megabytes))

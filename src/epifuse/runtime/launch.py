@@ -151,7 +151,9 @@ class PreparedLaunch:
         # first one lies at byte 48 where it is aligned to 64 bytes, as tensor maps are.
         first = ctypes.addressof(self._buffer)
         self._pointers = (ctypes.c_void_p * max(len(kernel.offsets), 1))(*(first + offset for offset in kernel.offsets))
-        wanted = [] if image.cluster == (1, 1, 1) else [(_CLUSTER_DIMENSION, image.cluster)]
+        wanted: list[tuple[int, tuple[int, ...]]] = []
+        if image.cluster != (1, 1, 1):
+            wanted.append((_CLUSTER_DIMENSION, image.cluster))
         if kernel.programmatic:
             wanted.append((_PROGRAMMATIC_STREAM_SERIALIZATION, (1,)))
         self._attributes = (_Attribute * max(len(wanted), 1))()

@@ -24,7 +24,11 @@ LOAD = "tcgen05.ld.sync.aligned.32x32b.x4.b32 {%r0, %r1, %r2, %r3}, [%r9];"
 DONE = "tcgen05.wait::ld.sync.aligned;"
 
 
-def early(body, loads_wait=True):
+FENCE = "wgmma.fence.sync.aligned;"
+
+
+def early(body, loads_wait=True, fence=FENCE):
+    body = fence + " " + body
     module = ptx.parse(HEAD + body.replace("; ", ";\n") + "\nret;\n}\n")
     return [(each.register, each.access) for each in early_accesses(blocks_of(module.entries["k"]), loads_wait)]
 
@@ -37,7 +41,10 @@ BROKEN = {
     "A overwritten": (f"{FROM_REGISTERS} {COMMIT} mov.b32 %r5, 0; {WAIT(0)}", [("%r5", "written")]),
     "stored": (f"{MMA} {COMMIT} st.global.b32 [%d2], %r1; {WAIT(0)}", [("%r1", "read")]),
     "on one path": (f"@%p2 bra SKIP; {MMA} {COMMIT} SKIP: mov.b32 %r10, %r0; {WAIT(0)}", [("%r0", "read")]),
-    "in the next round": (f"LOOP: mov.b32 %r10, %r0; {MMA} {COMMIT} @%p2 bra LOOP; {WAIT(0)}", [("%r0", "read")]),
+    "in the next round": (
+        f"LOOP: mov.b32 %r10, %r0; {FENCE} {MMA} {COMMIT} @%p2 bra LOOP; {WAIT(0)}",
+        [("%r0", "read")],
+    ),
     "load read": (f"{LOAD} mov.b32 %r10, %r0; {DONE}", [("%r0", "read")]),
     "load overwritten by another": (f"{LOAD} {LOAD} {DONE}", [(f"%r{i}", "written") for i in range(4)]),
     "load read after another's wait": (f"{DONE} {LOAD} add.u32 %r10, %r2, %r3;", [("%r2", "read"), ("%r3", "read")]),
@@ -49,7 +56,8 @@ SOUND = {
     "A read": f"{FROM_REGISTERS} {COMMIT} mov.b32 %r10, %r5; {WAIT(0)} mov.b32 %r5, 0;",
     "other registers": f"{MMA} {COMMIT} mov.b32 %r10, %r11; {WAIT(0)}",
     "load waited for": f"{LOAD} {DONE} mov.b32 %r10, %r0;",
-    "a loop": f"LOOP: {MMA} {COMMIT} {WAIT(0)} mov.b32 %r10, %r0; @%p2 bra LOOP;",
+    "a loop": f"LOOP: {FENCE} {MMA} {COMMIT} {WAIT(0)} mov.b32 %r10, %r0; @%p2 bra LOOP;",
+    "set before a fence": f"mov.b32 %r1, 0; {FENCE} {MMA} {MMA} {COMMIT} {WAIT(0)}",
 }
 
 
@@ -62,6 +70,10 @@ def test_broken(name):
 @pytest.mark.parametrize("name", SOUND)
 def test_sound(name):
     assert early(SOUND[name]) == []
+
+
+def test_the_first_product_needs_a_fence():
+    assert early(f"{MMA} {COMMIT} {WAIT(0)}", fence="") == [("", "unfenced")]
 
 
 def test_kernels_without_a_wait_are_not_held_to_it():

@@ -119,10 +119,8 @@ def _check_registers(program: Program) -> None:
     """Raise RaceError for the first register that is touched while an instruction in flight uses it."""
     for early in program.early:
         text = program.module.line_text
-        what = (
-            f"register {early.register} is {early.access} while line {early.since} ({text(early.since)}) is in flight"
-        )
-        raise RaceError(what, Place(program.name, line=early.line, text=text(early.line)))
+        place = Place(program.name, line=early.line, text=text(early.line))
+        raise RaceError(early.sentence(text(early.since) if early.since else ""), place)
 
 
 def _pack(function: Function, params: list[bytes]) -> Array:

@@ -19,12 +19,22 @@ _OLDEST = 9
 
 @dataclass(frozen=True)
 class Early:
-    """At `line`, `register` is accessed ("read", "written") although the instruction of line `since` is in flight."""
+    """At `line`, `register` is accessed too early with respect to the instruction of line `since`.
+
+    `access` is "read" or "written" while that instruction is in flight; or "unfenced" (no register): a wgmma that a
+    path reaches without any wgmma.fence.
+    """
 
     line: int
     register: str
     access: str
     since: int
+
+    def sentence(self, since_text: str) -> str:
+        """The report, given the text of line `since`."""
+        if self.access != "unfenced":
+            return f"register {self.register} is {self.access} while line {self.since} ({since_text}) is in flight"
+        return "no wgmma.fence stands before the first wgmma.mma_async"
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,11 @@ def early_accesses(blocks: tuple[Block, ...], loads_wait: bool) -> tuple[Early, 
     """Every access that comes too early, in the order of lines; `loads_wait`: tcgen05.ld is held to its wait::ld."""
     if not any(_starts(i, loads_wait) for block in blocks for i in block.instructions):
         return ()
+    found = _in_flight(blocks, loads_wait) | _unfenced(blocks)
+    return tuple(sorted(found, key=lambda each: (each.line, each.register)))
+
+
+def _in_flight(blocks: tuple[Block, ...], loads_wait: bool) -> set[Early]:
     entry: list[_State] = [{} for _ in blocks]
     found: set[Early] = set()
     waiting = list(range(len(blocks)))
@@ -58,7 +73,28 @@ def early_accesses(blocks: tuple[Block, ...], loads_wait: bool) -> tuple[Early, 
         for successor in {block.taken, block.falls}:
             if successor < len(blocks) and _merge(entry[successor], state) and successor not in waiting:
                 waiting.append(successor)
-    return tuple(sorted(found, key=lambda each: (each.line, each.register)))
+    return found
+
+
+def _unfenced(blocks: tuple[Block, ...]) -> set[Early]:
+    """Products that a path reaches without any wgmma.fence.
+
+    The ISA also asks for one between another access to a register and the product that uses it; NVIDIA's own operators
+    clear accumulators after it, so that is not checked.
+    """
+    found: set[Early] = set()
+    reached, waiting = {0}, [0]
+    while waiting:
+        block = blocks[waiting.pop()]
+        of_wgmma = [i for i in block.instructions if i.opcode == "wgmma"]
+        fence = next((index for index, each in enumerate(of_wgmma) if each.has("fence")), None)
+        found.update(Early(each.line, "", "unfenced", 0) for each in of_wgmma[:fence] if each.has("mma_async"))
+        if fence is None:
+            for successor in {block.taken, block.falls} - reached:
+                if successor < len(blocks):
+                    reached.add(successor)
+                    waiting.append(successor)
+    return found
 
 
 def _starts(instruction: Instruction, loads_wait: bool) -> bool:

@@ -32,11 +32,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Fragment:
-    """The runs of one step, all of one length; ``registers`` is None where only places are asked for."""
+    """The runs of one step, all of one length; ``registers`` is None where only places are asked for.
+
+    With ``origin`` (row and column, device integers), ``offsets`` says for each run how far, in rows and columns, its
+    first register lies behind it: then addresses differ by constants.
+    """
 
     axis: str
     runs: tuple[Run, ...]
     registers: Sequence[Any] | None = None
+    origin: tuple[Any, Any] | None = None
+    offsets: tuple[tuple[int, int], ...] = ()
 
     @property
     def length(self) -> int:
@@ -47,6 +53,13 @@ class Fragment:
     def lines(self) -> tuple[int, ...]:
         """The distinct lines, in order."""
         return tuple(dict.fromkeys(run.line for run in self.runs))
+
+    def begins(self, number: int, direction: str) -> tuple[Any, int]:
+        """The coordinate along "m" or "n" of a run's first register: a device integer, and what is to be added."""
+        run, which = self.runs[number], direction == "n"
+        if self.origin is None:
+            return (run.n if which else run.m), 0
+        return self.origin[which], self.offsets[number][which]
 
     def along(self, run: Run) -> Any:
         """The coordinate of a run's first register along the axis."""

@@ -54,19 +54,56 @@ class Reach:
         return address
 
 
+class Addresses:
+    """The elements of a fragment in a tensor: addresses, and constant displacements where the fragment knows them."""
+
+    def __init__(self, reach: Reach, fragment: Fragment, halved: bool) -> None:
+        self._reach, self._fragment, self._halved = reach, fragment, halved
+        self._known: dict[tuple[int, int], Any] = {}
+
+    def of(self, run: int, place: int) -> tuple[Any, int]:
+        """The address of an element of a run, as an address and a number of bytes behind it."""
+        fragment, reach = self._fragment, self._reach
+        if fragment.origin is None:
+            return reach.at(*coordinates(fragment, run, place, self._halved)), 0
+        row, column = fragment.offsets[run]
+        column = column // 2 if self._halved else column
+        row, column = (row, column + place) if fragment.axis == "n" else (row + place, column)
+        displacement, strided = 0, [0, 0]
+        for axis, (name, stride, count) in enumerate((("m", reach.stride_m, row), ("n", reach.stride_n, column))):
+            if stride is not None and reach.traits.unit == name:
+                displacement += count * reach.traits.dtype.bytes
+            elif stride is not None:
+                strided[axis] = count
+        return self._at(strided[0], strided[1]), displacement
+
+    def _at(self, row: int, column: int) -> Any:
+        """The address ``row`` and ``column`` strides behind the fragment's origin."""
+        found = self._known.get((row, column))
+        if found is None and (row, column) == (0, 0):
+            assert self._fragment.origin is not None
+            m, n = self._fragment.origin
+            found = self._reach.at(m, n // 2 if self._halved else n)
+        elif found is None:
+            found = self._at(0, 0)
+            for count, stride in ((row, self._reach.stride_m), (column, self._reach.stride_n)):
+                found = found + Int64(count) * stride if count else found
+        self._known[row, column] = found
+        return found
+
+
 def inside(fragment: Fragment, extents: Extents, run: int, place: int, spread: Spread) -> Any:
     """Whether the element of a run lies in the problem, as far as its spread needs to know."""
-    it = fragment.runs[run]
-    n_axis = fragment.axis == "n"
     conditions = []
+    along, across = (extents.n, extents.m) if fragment.axis == "n" else (extents.m, extents.n)
     if spread.along:
-        limit = extents.n if n_axis else extents.m
-        first = fragment.along(it)
+        first, ahead = fragment.begins(run, fragment.axis)
         if spread.halved:
-            limit, first = limit // 2, first // 2
-        conditions.append(first + place < limit)
+            along, first, ahead = along // 2, first // 2, ahead // 2
+        conditions.append(along - first > ahead + place)
     if spread.across:
-        conditions.append(fragment.across(it) < (extents.m if n_axis else extents.n))
+        first, ahead = fragment.begins(run, "m" if fragment.axis == "n" else "n")
+        conditions.append(across - first > ahead)
     if not conditions:
         return emit("mov.b32 {$w0}, 1;", [Int32])[0] != 0  # inline PTX takes no predicate that the compiler can fold
     return conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
@@ -113,12 +150,12 @@ class MemoryLoad:
         """The words of every access, in the layout's order."""
         fragment = frame.fragment
         width = self.width(fragment)
+        addresses = Addresses(self.reach, fragment, self.spread.halved)
         words: list[Any] = []
         for run, place in frame.layout(self.spread).representatives:
             if place % width == 0:
-                address = self.reach.at(*coordinates(fragment, run, place, self.spread.halved))
                 predicate = inside(fragment, extents, run, place, self.spread)
-                words += load_elements(address, self.reach.traits.dtype.bytes, width, predicate)
+                words += load_elements(*addresses.of(run, place), self.reach.traits.dtype.bytes, width, predicate)
         return words
 
     def read(self, frame: Frame, staged: shared_boxes.Staged) -> list[Any]:
@@ -145,11 +182,12 @@ class MemoryLoad:
         return found
 
 
-def load_elements(address: Any, element_bytes: int, count: int, predicate: Any) -> list[Any]:
-    """``count`` elements (together 1 to 16 bytes, a power of two) as words; zeros where the predicate is false."""
+def load_elements(address: Any, displacement: int, element_bytes: int, count: int, predicate: Any) -> list[Any]:
+    """``count`` elements (together 1 to 16 bytes, a power of two), ``displacement`` bytes behind an address, as words;
+    zeros where the predicate is false."""
     size = element_bytes * count
     if element_bytes == 8:
-        return [gmem.ld_global_bits(address, 8, predicate, 8 * i) for i in range(count)]
+        return [gmem.ld_global_bits(address, 8, predicate, displacement + 8 * i) for i in range(count)]
     if size >= 4:
-        return list(gmem.ld_global_words(address, size // 4, predicate))
-    return [gmem.ld_global_bits(address, size, predicate)]
+        return list(gmem.ld_global_words(address, size // 4, predicate, displacement))
+    return [gmem.ld_global_bits(address, size, predicate, displacement)]

@@ -306,7 +306,7 @@ class Reduction:
         value, dtype = folds.finished(self.reduce, value, self._folded_count())
         m, n, _ = self.destination_place(place)
         words = pack([value], self.reduce.dtype, dtype)
-        store_elements(self.reach.at(m, n), self.reduce.dtype.bytes, 1, words, predicate)
+        store_elements(self.reach.at(m, n), 0, self.reduce.dtype.bytes, 1, words, predicate)
 
     def _folded_count(self) -> Any:
         """How many values a destination element stands for, as a Float64."""

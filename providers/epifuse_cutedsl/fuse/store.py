@@ -12,7 +12,7 @@ from epifuse_cutedsl.fuse import staged as shared_boxes
 from epifuse_cutedsl.fuse.boxes import Box
 from epifuse_cutedsl.fuse.convert import pack
 from epifuse_cutedsl.fuse.fragment import Extents
-from epifuse_cutedsl.fuse.load import Reach, coordinates, inside
+from epifuse_cutedsl.fuse.load import Addresses, Reach, inside
 from epifuse_cutedsl.fuse.values import Frame, Lanes, Spread
 from epifuse_cutedsl.kernels.ptx import gmem
 
@@ -24,12 +24,13 @@ def store(plan: PlanStore, lanes: Lanes, compute: DType, reach: Reach, frame: Fr
     dtype = reach.traits.dtype
     length = fragment.length // 2 if plan.halved else fragment.length
     width = min(reach.traits.elements(fragment.axis), length)
+    addresses = Addresses(reach, fragment, plan.halved)
     for run in range(len(fragment.runs)):
         for place in range(0, length, width):
             values = [lanes.at(run, place + i) for i in range(width)]
             words = pack(values, dtype, compute)
-            address = reach.at(*coordinates(fragment, run, place, plan.halved))
-            store_elements(address, dtype.bytes, width, words, inside(fragment, extents, run, place, whole))
+            predicate = inside(fragment, extents, run, place, whole)
+            store_elements(*addresses.of(run, place), dtype.bytes, width, words, predicate)
 
 
 def stage(
@@ -51,13 +52,16 @@ def stage(
         shared_boxes.write(start, turned, displacement, width * box.element_bytes, words)
 
 
-def store_elements(address: Any, element_bytes: int, count: int, words: Sequence[Any], predicate: Any) -> None:
-    """Write ``count`` elements (together 1 to 16 bytes, a power of two) where the predicate holds."""
+def store_elements(
+    address: Any, displacement: int, element_bytes: int, count: int, words: Sequence[Any], predicate: Any
+) -> None:
+    """Write ``count`` elements (together 1 to 16 bytes, a power of two), ``displacement`` bytes behind an address,
+    where the predicate holds."""
     size = element_bytes * count
     if element_bytes == 8:
         for i, word in enumerate(words):
-            gmem.st_global_bits(address, word, 8, predicate, 8 * i)
+            gmem.st_global_bits(address, word, 8, predicate, displacement + 8 * i)
     elif size >= 4:
-        gmem.st_global_words(address, words, predicate)
+        gmem.st_global_words(address, words, predicate, displacement)
     else:
-        gmem.st_global_bits(address, words[0], size, predicate)
+        gmem.st_global_bits(address, words[0], size, predicate, displacement)

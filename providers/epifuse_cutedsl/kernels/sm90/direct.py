@@ -148,7 +148,7 @@ class DirectTail:
             Run(2 * number, 2, m + row, n + column, position=column // 8, line=row // 8)
             for number, (row, column) in enumerate(self._offsets())
         ]
-        return Fragment("n", tuple(runs))
+        return Fragment("n", tuple(runs), origin=(m, n), offsets=self._offsets())
 
     def _offsets(self) -> tuple[tuple[int, int], ...]:
         """Row and column of each run behind the thread's first one."""

@@ -34,7 +34,7 @@ _DATA_TYPES = {
 
 class TiledMap(NamedTuple):
     """A tensor and the box that a copy takes of it, innermost dimension first, in elements; strides in bytes, one
-    fewer; the bytes that the swizzle spans. Zeros outside of the tensor, lines of 256 bytes in the second-level cache."""
+    fewer; the bytes that the swizzle spans. Zeros outside of the tensor, lines of 256 bytes in the level-two cache."""
 
     dtype: DType
     address: int

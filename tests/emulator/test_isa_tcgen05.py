@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from ptxlab import run_kernel
 
+from epifuse.emulator.reports import UnknownInstructionError
+
 M = 128
 N = 32
 ALLOC = """mov.u32 %r1, %tid.x; mov.u32 %r2, smem; ld.param.u64 %d1, [p0]; ld.param.u64 %d2, [p1]; shr.u32 %r3, %r1, 5;
@@ -193,3 +195,18 @@ def test_two_ctas_share_one_product(seed):
     body += "tcgen05.fence::before_thread_sync;" + pair + FREE.format(ctas=2, columns=32) + pair
     run_kernel(body, [image, out], threads=128, shared=at + 16, grid=2, cluster=2, seed=seed)
     assert np.array_equal(out.view(np.float32).reshape(256, n), 2 * (a @ b.T))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X",
+        "mma.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::4X",
+        "mma.sp.cta_group::1.kind::f16",
+        "shift.cta_group::1.down",
+    ],
+)
+def test_what_is_not_executed_is_named(name):
+    operands = "[%r4]" if name.startswith("shift") else "[%r4], %d1, %d1, %r5, [%r6], [%r7], %p1"
+    with pytest.raises(UnknownInstructionError, match=name.split(".")[0]):
+        run_kernel(f"tcgen05.{name} {operands};", [np.zeros(4, np.uint32)])

@@ -133,7 +133,7 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _design(cls, config: Sm90Config, group: int) -> Sm90DesignMetadata:
-        tile, cluster = (config.tile_m, config.tile_n, config.tile_k), (config.ctas, 1, 1)
+        tile, cluster = (config.tile_m, config.tile_n, config.tile_k), (config.cluster, config.cluster_n, 1)
         return Sm90DesignMetadata(
             tile_shape=tile,
             cluster_shape=cluster,

@@ -136,7 +136,7 @@ class BLASDesignMetadata(DesignMetadata):
 @dataclass(frozen=True, kw_only=True)
 class Sm90DesignMetadata(BLASDesignMetadata):
     """Design of a kernel for SM90: ``pingpong`` warpgroups take tiles by turns, others share each tile; ``split_k``
-    CTAs of a cluster share each tile's K."""
+    CTAs share each tile's K, in clusters that are so many times as large as ``cluster_shape``."""
 
     pingpong: bool = False
     split_k: int = 1

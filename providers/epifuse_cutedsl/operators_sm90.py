@@ -171,10 +171,11 @@ class Sm90GemmOperator(GemmOperator):
 
     def _estimate_us(self, args: GemmArguments, target_sm: TargetSm | None = None) -> float | None:
         target = target_sm or target_of(args)
-        found = times_sm90.estimate_us(self.config, self.group, args, target)
+        a, b = self._copies(args)
+        found = times_sm90.estimate_us(self.config, self.group, args, target, (a is not None, b is not None))
         if found is None or target is None:
             return found
-        return found + sum(copy.estimate_us(target.cc) for copy in self._copies(args) if copy is not None)
+        return found + sum(copy.estimate_us(target.cc) for copy in (a, b) if copy is not None)
 
 
 def _columns(plan: EpiloguePlan) -> int:

@@ -115,7 +115,9 @@ def test_rows_that_begin_within_a_line_are_copied_more_slowly():
 )
 def test_what_begins_within_a_line(k, n, shifted):
     a, b = torch.empty(8, k, dtype=torch.bfloat16), torch.empty(n, k, dtype=torch.bfloat16).mT
-    assert model.work_of(ops.GemmArguments(a, b, torch.empty(8, n), torch.float32)).shifted == shifted
+    args = ops.GemmArguments(a, b, torch.empty(8, n), torch.float32)
+    assert model.work_of(args).shifted == shifted
+    assert model.work_of(args, (True, False)).shifted == (False, shifted[1])
 
 
 def test_waves_count_ctas_that_share_an_sm():

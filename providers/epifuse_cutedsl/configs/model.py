@@ -103,16 +103,21 @@ class Work:
         return tile_m * tile_n * extra / (1000 * rates_of(cc).clock_ghz)
 
 
-def work_of(args: GemmArguments) -> Work:
-    """The work of arguments, kept with them: it is asked for every configuration."""
-    found: Work | None = args.memo.get(Work)
+def work_of(args: GemmArguments, copied: tuple[bool, bool] = (False, False)) -> Work:
+    """The work of arguments, kept with them: it is asked for every configuration.
+
+    ``copied``: whether the kernel reads copies of A, and of B, whose rows begin at lines.
+    """
+    key = (Work, copied)
+    found: Work | None = args.memo.get(key)
     if found is None:
         facts = args.plan.facts
         operations = facts.alu_operations + facts.fma_operations + _SPECIAL_OPERATIONS * facts.special_operations
         moved = facts.load_bytes + facts.store_bytes
-        shifted = (_is_shifted(args.A.traits), _is_shifted(args.B.traits))
+        a, b = copied
+        shifted = (not a and _is_shifted(args.A.traits), not b and _is_shifted(args.B.traits))
         found = Work(*args.problem_size, args.A.traits.dtype.bytes, operations, moved, shifted)
-        args.memo[Work] = found
+        args.memo[key] = found
     return found
 
 

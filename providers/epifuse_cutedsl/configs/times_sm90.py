@@ -73,11 +73,13 @@ _UNKNOWN_SLOWER = 1.05
 """So that a configuration that was measured is preferred."""
 
 
-def estimate_us(config: Sm90Config, group: int, args: GemmArguments, target: TargetSm | None) -> float | None:
-    """Predicted microseconds of a run; None without a target."""
+def estimate_us(
+    config: Sm90Config, group: int, args: GemmArguments, target: TargetSm | None, copied: tuple[bool, bool]
+) -> float | None:
+    """Predicted microseconds of a run, without the copies of A and B that it may read; None without a target."""
     if target is None:
         return None
-    us = persistent_us(work_of(args), how(config, group), target)
+    us = persistent_us(work_of(args, copied), how(config, group), target)
     return us if group == _USUAL_GROUP else us * _OTHER_GROUPS
 
 

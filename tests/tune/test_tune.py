@@ -12,11 +12,17 @@ import epifuse as ops
 from epifuse import discovery
 from epifuse.bench import peers
 from epifuse.errors import OperandTypeError, UnsupportedError
-from epifuse.metadata import DenseTensorConstraints, EpilogueMetadata, GemmOperandsMetadata, OperatorMetadata
+from epifuse.metadata import (
+    BLASDesignMetadata,
+    DenseTensorConstraints,
+    EpilogueMetadata,
+    GemmOperandsMetadata,
+    OperatorMetadata,
+)
 from epifuse.provider import Provider
 from epifuse.runtime import winners
 from epifuse.runtime.winners import Winner
-from epifuse.tune import tune
+from epifuse.tune import search, tune
 
 NAMES = ("a", "b", "c", "d", "e")
 US = {"a": 5.0, "b": 4.0, "c": 1.0, "d": 3.0, "e": 0.5}
@@ -275,6 +281,29 @@ def test_an_empty_problem_has_nothing_to_measure():
     assert result.measured == ()
     assert result.gain == 1.0
     assert "nothing is launched" in str(result)
+
+
+def test_most_candidates_differ_in_more_than_the_order_of_tiles():
+    def listed(*kinds):
+        of = DenseTensorConstraints(torch.float16)
+        operands = GemmOperandsMetadata(of, of, None, torch.float32)
+        return [
+            Named(
+                OperatorMetadata(
+                    f"{tile} {group}", Named, (), operands, BLASDesignMetadata(tile_shape=(tile,), group=group)
+                )
+            )
+            for tile, group in kinds
+        ]
+
+    def taken(operators, candidates):
+        return [operator.metadata.operator_name for operator in search._chosen(operators, candidates)]
+
+    operators = listed((1, 8), (1, 1), (2, 8), (2, 1), (3, 8), (3, 1))
+    assert taken(operators, 3) == ["1 8", "1 1", "2 8"]
+    assert taken(operators, 4) == ["1 8", "1 1", "2 8", "3 8"]
+    assert taken(operators, 1) == ["1 8"]
+    assert taken(operators, 9) == [operator.metadata.operator_name for operator in operators]
 
 
 def test_a_look_up_without_a_gpu_touches_no_disk(monkeypatch):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from epifuse.bench.statistics import Interval, interval
 from epifuse.bench.timing import Contender
 from epifuse.check.subjects import describe
 from epifuse.errors import OperandTypeError, UnsupportedError
+from epifuse.metadata import BLASDesignMetadata
 from epifuse.operator import Operator
 from epifuse.runtime import winners
 from epifuse.runtime.winners import Winner
@@ -73,8 +75,8 @@ class TuneResult:
         lines = [f"{self.problem} on {self.device}"]
         for trial in (*self.measured, *(t for t in self.trials if not t.us)):
             said = "-" if trial.predicted_us is None else f"{trial.predicted_us:.1f}"
-            got = str(trial.us) if trial.us else trial.note
-            lines.append(f"  {trial.what:70s} predicted {said:>8s} us, measured {got}")
+            got = f"measured {trial.us}" if trial.us else trial.note
+            lines.append(f"  {trial.what:70s} predicted {said:>8s} us, {got}")
         looked = f"{len(self.measured)} of {self.offered} operators were measured in {self.seconds:.1f} s"
         lines.append(f"{looked} (limit {self.limit_seconds:g} s); the best is {self.gain:.3f} x as fast as the first")
         lines.append(f"remembered in {self.path}" if self.path else f"not remembered: {self.note}")
@@ -95,7 +97,8 @@ def tune(
     Args:
         args: what is to be computed. Its outputs are written while it is measured, and are as before afterwards.
         seconds: no operator's compilation and no round of measurements begins later; at least one is measured.
-        candidates: how many of the list at most, best first as predicted.
+        candidates: how many of the list at most, best first as predicted; a third of them may differ from others in
+            the order of tiles alone.
         timer: what measures; None: CUDA graphs, on the operands' GPU.
         clock: seconds that pass.
 
@@ -120,7 +123,7 @@ def tune(
     problem = " x ".join(map(str, args.problem_size[:3])) + f", {args.problem_size.L} batches"
     device = winners.device_of(args) or str(args.A.device)
     target = discovery.resolve_target(args, None)
-    chosen = operators[: max(1, candidates)]
+    chosen = _chosen(operators, max(1, candidates))
     predicted = [operator._estimate_us(args, target) for operator in chosen]
     empty = 0 in (args.problem_size.M, args.problem_size.N, args.problem_size.L)
     if empty or (not on_gpu and timer is None):
@@ -137,6 +140,26 @@ def tune(
     )
     result = TuneResult(problem, device, trials, len(operators), clock() - begin, seconds, operators[0])
     return _remembered(result, args, operators)
+
+
+def _chosen(operators: Sequence[Operator], candidates: int) -> list[Operator]:
+    """The first of the list, two thirds of them with designs that differ in more than the order of tiles."""
+    seen: set[str] = set()
+    firsts: list[Operator] = []
+    for operator in operators:
+        design = operator.metadata.design
+        kind = operator.metadata.operator_name
+        if isinstance(design, BLASDesignMetadata):
+            kind = repr((operator.metadata.operator_class, dataclasses.replace(design, group=0)))
+        if kind not in seen:
+            seen.add(kind)
+            firsts.append(operator)
+    taken = set(map(id, firsts[: -(-2 * candidates // 3)]))
+    for operator in operators:
+        if len(taken) == candidates:
+            break
+        taken.add(id(operator))
+    return [operator for operator in operators if id(operator) in taken]
 
 
 def _trial(operator: Operator, predicted: float | None, us: Sequence[float] | None = None, note: str = "") -> Trial:

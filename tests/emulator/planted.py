@@ -2,8 +2,8 @@
 """Kernels to plant faults in: a launch of each with several K tiles a stage and three tiles a CTA, ready to repeat.
 
 `python planted.py SEEDS KIND KERNEL ...` prints a table of the faults that have KIND in their kind: each static place,
-and what found it. With "silent" in the place of KIND the kernels run unbroken. Run it with src, providers and this
-folder on PYTHONPATH.
+and what found it; last, what finds those together that nothing found alone. With "silent" in the place of KIND the
+kernels run unbroken. Run it with src, providers and this folder on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -153,12 +153,27 @@ def table(name: str, pattern: str, seeds: range) -> Iterator[str]:
     trial = KERNELS[name]()
     trial.measure()
     kinds = [kind for kind in mutate.KINDS if pattern in kind]
+    missed: list[mutate.Fault] = []
     for fault in mutate.faults(trial.captured.text, kinds, trial.executed):
         start = time.time()
         verdict = trial.verdict(fault, seeds)
         found = verdict or f"nothing in {len(seeds)} seeds"
         told = f"({trial.told}; {time.time() - start:.1f} s)"
+        if not verdict:
+            missed.append(fault)
         yield f"{name}: {fault.kind}, line {fault.line}: {found} {told} {fault.before}"
+    if len(missed) > 1:
+        verdict = trial.verdict(together(trial.captured.text, missed), seeds[:3])
+        lines = ", ".join(str(fault.line) for fault in missed)
+        yield f"{name}: lines {lines} together: {verdict or 'nothing'} ({trial.told})"
+
+
+def together(text: str, faults: list[mutate.Fault]) -> mutate.Fault:
+    """All of these faults at once."""
+    lines = text.split("\n")
+    for fault in faults:
+        lines[fault.line - 1] = fault.text.split("\n")[fault.line - 1]
+    return mutate.Fault("together", 0, "", "\n".join(lines))
 
 
 def silence(name: str, seeds: range) -> Iterator[str]:

@@ -4,7 +4,7 @@
 import mutate
 import numpy as np
 import pytest
-from planted import KERNELS
+from planted import KERNELS, together
 
 pytest.importorskip("cutlass")
 
@@ -71,6 +71,9 @@ def test_the_last_wait_at_the_end_of_a_pipeline_covers_those_before(trials):
     assert lines[first : first + 3] == missed
     assert trial.verdict(waits[first + 3], range(1)) == "RaceError"
     assert "may end before its mbarrier" in trial.told
+    covered = waits[first : first + 3]
+    assert trial.verdict(together(trial.captured.text, covered), range(3)) == ""
+    assert trial.verdict(together(trial.captured.text, [*covered, waits[first + 3]]), range(1)) == "RaceError"
 
 
 @pytest.mark.parametrize("name", ["blackwell", "blackwell 2"])

@@ -8,7 +8,6 @@ pytest.importorskip("cutlass")
 
 SPLITS = (
     ("pingpong", (64, 64), 2),
-    ("pingpong", (64, 64), 4),
     ("pingpong", (64, 128), 2),
     ("cooperative", (64, 128), 2),
     ("cooperative", (64, 128), 4),
@@ -29,7 +28,7 @@ def test_several_tiles_a_cluster(hopper, mode, tile, split, seed):
 @pytest.mark.parametrize("k_tiles", [4, 5, 7, 40])
 def test_uneven_shares(hopper, k_tiles):
     args = hopper.arguments((70, 72, 64 * k_tiles - 1), dtype=torch.float16, majors="mk")
-    hopper.run(args, "pingpong", (64, 64), split=4, sm_count=8, seed=k_tiles)
+    hopper.run(args, "cooperative", (64, 128), split=4, sm_count=8, seed=k_tiles)
 
 
 def test_full_operands_reductions_and_batches(hopper):
@@ -53,7 +52,7 @@ def test_staged_epilogue(hopper):
 @pytest.mark.parametrize("k", [0, 1, 128])
 def test_too_few_k_tiles_are_refused(hopper, k):
     args = hopper.arguments((70, 72, k))
-    operator = hopper.operator_of(args, "pingpong", (64, 64), split=4)
+    operator = hopper.operator_of(args, "cooperative", (64, 128), split=4)
     status = operator.supports(args, "90a")
     assert not status
     assert "cannot share K" in str(status)

@@ -67,6 +67,20 @@ def emit_maximum(operands: Sequence[Any], dtype: str) -> Any:
     return extreme("max", dtype, *operands)
 
 
+def emit_reciprocal(operands: Sequence[Any], dtype: str) -> Any:
+    """1 / x, rounded correctly but where it is subnormal."""
+    if dtype == "float64":
+        return emit("rcp.rn.f64 {$w0}, {$r0};", [Float64], list(operands))[0]
+    return short.full_reciprocal(operands[0])
+
+
+def emit_sqrt(operands: Sequence[Any], dtype: str) -> Any:
+    """The square root, rounded correctly."""
+    if dtype == "float64":
+        return emit("sqrt.rn.f64 {$w0}, {$r0};", [Float64], list(operands))[0]
+    return short.sqrt(operands[0], flushed=False)
+
+
 def emit_ndtr(operands: Sequence[Any], dtype: str) -> Any:
     """The normal distribution function."""
     if dtype == "float64":

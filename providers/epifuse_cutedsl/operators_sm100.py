@@ -116,7 +116,7 @@ class Sm100GemmOperator(GemmOperator):
             group=group,
             use_2cta_mma=config.ctas == 2,
             use_tma_store=config.tail.piece_bytes > 0,
-            tile_scheduler="static persistent",
+            tile_scheduler="dynamic persistent" if config.dynamic else "static persistent",
         )
 
     @classmethod

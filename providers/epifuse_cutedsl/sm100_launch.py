@@ -19,7 +19,8 @@ from epifuse_cutedsl.tma_operands import Route, routes_of
 
 
 class Sm100Launch(TmaLaunch):
-    """A persistent grid of whole clusters: one CTA for each SM, or for each tile where there are fewer."""
+    """A grid of whole clusters: one CTA for each SM, or for each tile where there are fewer; with a dynamic schedule,
+    one for each tile."""
 
     def _layout(
         self, config: Sm100Config, group: int, args: GemmArguments
@@ -36,7 +37,7 @@ class Sm100Launch(TmaLaunch):
             maps[2 : 2 + len(others)] = [tensormap.encode(each, args.A.device) for each in others]
         main = [*maps, m, n, k, batches, int(a.batched), int(b.batched), *tiles, group]
         rows, columns = piece_of(config, args)
-        clusters = min(total, max(1, _sm_count(args.A.device) // config.cluster))
+        clusters = total if config.dynamic else min(total, max(1, _sm_count(args.A.device) // config.cluster))
         return (clusters * config.cluster, 1, 1), main, [-(-m // rows), -(-n // columns)]
 
 

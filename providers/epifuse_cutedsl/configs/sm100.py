@@ -13,8 +13,9 @@ from epifuse_cutedsl.tile.smem import align, limit_bytes
 WARP = 32
 EPILOGUE_WARPS = 4
 """Warps 0 to 3: the warps that together reach all lanes of tensor memory."""
-MMA_WARP, LOAD_WARP = 4, 5
-THREADS = WARP * 6
+MMA_WARP, LOAD_WARP, ASK_WARP = 4, 5, 6
+ANSWERS = 3
+"""Tiles that a dynamic schedule asks for ahead: the load role is at most two tiles before the epilogues."""
 SLOTS = 2
 """Accumulators in tensor memory: one is read while the other is made."""
 TENSOR_MEMORY_COLUMNS, LEAST_COLUMNS = 512, 32
@@ -87,6 +88,8 @@ class Sm100Config:
     element_bytes: int = 2
     a_k_major: bool = True
     b_k_major: bool = True
+    dynamic: bool = False
+    """Whether CTAs ask for tiles (launch control) instead of taking every so many."""
     stages: int = 0
     tail: Tail = Tail()
 
@@ -94,6 +97,11 @@ class Sm100Config:
     def tile_k(self) -> int:
         """Elements of K in a stage: four instructions' worth."""
         return SWIZZLE_BYTES // self.element_bytes
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA; a dynamic schedule has a warp of its own."""
+        return WARP * (ASK_WARP + self.dynamic)
 
     @property
     def cluster(self) -> int:
@@ -164,7 +172,7 @@ class Sm100Config:
         """For the operator's name."""
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         majors = "".join("k" if k_major else "m" for k_major in (self.a_k_major, self.b_k_major))
-        tail = f"{'t' if self.tail.bytes else 'p'}{self.tail.columns}"
+        tail = f"{'t' if self.tail.bytes else 'p'}{self.tail.columns}{'d' * self.dynamic}"
         return f"{tile}_{majors}_{self.ctas}cta_c{self.cluster_m}x{self.cluster_n}_s{self.stages}{tail}"
 
     def __str__(self) -> str:
@@ -196,6 +204,10 @@ _TILES = (
 )
 
 
+_DYNAMIC = ((128, 256, 2, 2, 1), (128, 128, 2, 2, 1), (128, 128, 1, 1, 1))
+"""Those that are listed with a dynamic schedule too."""
+
+
 @functools.lru_cache(maxsize=256)
 def configurations(
     cc: int, element_bytes: int, a_k_major: bool, b_k_major: bool, scratch_bytes: int = 0, tail: Tail = Tail()
@@ -204,9 +216,11 @@ def configurations(
     the epilogue needs ``scratch_bytes`` and goes as ``tail`` says (where the tile lets it)."""
     found = []
     for tile in _TILES:
-        config = with_stages(Sm100Config(*tile, element_bytes, a_k_major, b_k_major), cc, scratch_bytes, tail)
-        if config is not None:
-            found.append(config)
+        for dynamic in (False, True) if tile in _DYNAMIC else (False,):
+            bare = Sm100Config(*tile, element_bytes, a_k_major, b_k_major, dynamic)
+            config = with_stages(bare, cc, scratch_bytes, tail)
+            if config is not None:
+                found.append(config)
     return tuple(found)
 
 

@@ -29,12 +29,15 @@ TRAFFIC = Traffic(6.0, 3.0)
 _CLUSTER_PENALTY = 1.01
 """For each doubling of a cluster: with equal times the smaller one, which waits for fewer CTAs."""
 
+_DYNAMIC_PENALTY = 1.005
+"""With nothing else on the chip a static schedule needs no questions."""
+
 
 def estimate_us(config: Sm100Config, group: int, args: GemmArguments, target: TargetSm | None) -> float | None:
     """Predicted microseconds of a run; None without a target."""
     if target is None:
         return None
-    us = persistent_us(work_of(args), how(config, group), target)
+    us = persistent_us(work_of(args), how(config, group), target) * (_DYNAMIC_PENALTY if config.dynamic else 1.0)
     return us * _CLUSTER_PENALTY ** (config.cluster.bit_length() - 1)
 
 

@@ -55,11 +55,11 @@ def arguments(
     return ops.GemmArguments(a, b, out, accumulator, ops.EpilogueArguments(text, **operands))
 
 
-def configured(args, tile=(128, 128), ctas=1, cluster=None):
+def configured(args, tile=(128, 128), ctas=1, cluster=None, dynamic=False):
     """The configuration of a tile, CTAs that multiply together, and a cluster, with as many stages as fit."""
     a, b = (route.operand for route in routes(args))
     cluster = cluster or (ctas, 1)
-    config = Sm100Config(*tile, ctas, *cluster, args.A.traits.dtype.bytes, a.major == "k", b.major == "k")
+    config = Sm100Config(*tile, ctas, *cluster, args.A.traits.dtype.bytes, a.major == "k", b.major == "k", dynamic)
     found = with_stages(config, 100, Sm100GemmOperator.scratch_bytes(args), Sm100GemmOperator.tail(args))
     assert found is not None
     return found
@@ -84,10 +84,10 @@ def written_around(tensor):
     return int((~everything & ~room.isnan()).sum())
 
 
-def launch(args, tile=(128, 128), ctas=1, cluster=None, group=1, seed=0, sm_count=None, chip="100a"):
+def launch(args, tile=(128, 128), ctas=1, cluster=None, group=1, seed=0, sm_count=None, dynamic=False):
     """Run; the operator."""
-    with ops.emulator.device(chip, seed=seed, sm_count=sm_count):
-        operator = Sm100GemmOperator.operator_of(args, configured(args, tile, ctas, cluster), group)
+    with ops.emulator.device("100a", seed=seed, sm_count=sm_count):
+        operator = Sm100GemmOperator.operator_of(args, configured(args, tile, ctas, cluster, dynamic), group)
         assert operator.supports(args)
         operator.run(args)
     return operator

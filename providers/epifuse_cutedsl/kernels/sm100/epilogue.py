@@ -190,9 +190,11 @@ def run(tail: Tail, ring: Ring, schedule: Schedule, memory: Any, k_tiles: Any) -
     """All tiles. The four epilogue warps call it."""
     config = ring.config
     when(k_tiles == Int32(0), lambda: clear(memory, SLOTS * config.slot_columns, tail.reader.warp))
-    slot, parity, turn = Int32(0), Int32(0), Int32(0)
-    for index in cutlass.range(schedule.first, schedule.tiles, schedule.step, unroll=1):
-        turn = tail.run(ring, memory + slot * config.slot_columns, slot, parity, schedule.place(index), turn)
+    slot, parity, steps, index, turn = Int32(0), Int32(0), Int32(0), schedule.first, Int32(0)
+    while index < schedule.tiles:
+        steps = tail.run(ring, memory + slot * config.slot_columns, slot, parity, schedule.place(index), steps)
         parity = parity ^ slot
         slot = slot ^ (SLOTS - 1)
+        index = schedule.following(index, turn, tail.reader.lane == 0)
+        turn = turn + 1
     tail.copies.finish()

@@ -11,12 +11,13 @@ from cutlass.cute import arch
 
 from epifuse_cutedsl import compat
 from epifuse_cutedsl.configs.sm100 import (
+    ANSWERS,
+    ASK_WARP,
     BARRIERS_BYTES,
     EPILOGUE_WARPS,
     LOAD_WARP,
     MMA_WARP,
     SLOTS,
-    THREADS,
     WARP,
     Sm100Config,
 )
@@ -25,11 +26,10 @@ from epifuse_cutedsl.fuse.boxes import MOST_MAPS, PIECE_BUFFERS
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.fragment import Extents
 from epifuse_cutedsl.kernels.copies import WarpCopies
-from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, shared, tcgen05
+from epifuse_cutedsl.kernels.ptx import alu, cluster, launch_control, mbarrier, shared, tcgen05
 from epifuse_cutedsl.kernels.ptx.asm import emit
-from epifuse_cutedsl.kernels.sm100 import epilogue, loader, product
+from epifuse_cutedsl.kernels.sm100 import epilogue, loader, product, schedule
 from epifuse_cutedsl.kernels.sm100.ring import Ranks, Ring
-from epifuse_cutedsl.kernels.sm100.schedule import Schedule
 from epifuse_cutedsl.tile.smem import ALIGNMENT_BYTES
 
 TensorMap = compat.tensor_map_parameter()
@@ -73,7 +73,7 @@ class Sm100Gemm:
     @property
     def block(self) -> tuple[int, int, int]:
         """Threads of a CTA."""
-        return (THREADS, 1, 1)
+        return (self.config.threads, 1, 1)
 
     @property
     def cluster(self) -> tuple[int, int, int]:
@@ -117,8 +117,10 @@ class Sm100Gemm:
         ring = Ring(config, ranks, base, base + self._barriers)
         maps = [each.get_ptr().toint() for each in (map_0, map_1, map_2, map_3)]
         copies = self._copies(base, ring, warp, lane, maps)
-        schedule = Schedule(ranks, first, step, tiles_m * tiles_n * batches, tiles_m, tiles_n, group)
+        walk = self._walk(ring, (ranks, first, step, tiles_m * tiles_n * batches, tiles_m, tiles_n, group))
         when(thread == MMA_WARP * WARP, ring.make_barriers)
+        if cutlass.const_expr(config.dynamic):
+            when(thread == ASK_WARP * WARP, walk.make_barriers)
         when((lane == 0) & (warp < EPILOGUE_WARPS), copies.make_barriers)
         when(warp == 0, lambda: tcgen05.alloc(ring.allocated, self.columns, config.ctas))
         tcgen05.fence_before()
@@ -130,24 +132,28 @@ class Sm100Gemm:
         def load() -> None:
             a = loader.Source(map_a.get_ptr().toint(), config.a, a_batched, ranks.n, ranks.same_m)
             b = loader.Source(map_b.get_ptr().toint(), config.b, b_batched, ranks.m // config.ctas, ranks.same_n)
-            loads = tcgen05.elect() & (k_tiles > Int32(0))  # K = 0: there are no tensor maps
-            when(loads, lambda: loader.run(ring, schedule, a, b, k_tiles))
+            when(tcgen05.elect(), lambda: loader.run(ring, walk, a, b, k_tiles))
 
         def multiply() -> None:
-            when(ranks.leads, lambda: product.run(self.multiplier, ring, schedule, memory, k_tiles))
+            when(ranks.leads, lambda: product.run(self.multiplier, ring, walk, memory, k_tiles))
+
+        def ask() -> None:
+            when(tcgen05.elect(), lambda: schedule.run(walk))
 
         def finish() -> None:
             reader = epilogue.Reader(config, self.piece, warp, lane)
             scratch = base + self._scratch + warp // self.piece.warps * self.scratch_bytes
             rest = numbers[len(NUMBERS) :]
             tail = epilogue.Tail(reader, self.epilogue, rest, Extents(m, n, batches), scratch, copies)
-            epilogue.run(tail, ring, schedule, memory, k_tiles)
+            epilogue.run(tail, ring, walk, memory, k_tiles)
             emit(f"bar.sync {_END_BARRIER}, {EPILOGUE_WARPS * WARP};")
             when(warp == 0, lambda: tcgen05.dealloc(memory, self.columns, config.ctas))
 
         when(warp < EPILOGUE_WARPS, finish)
         when(warp == MMA_WARP, multiply)
         when(warp == LOAD_WARP, load)
+        if cutlass.const_expr(config.dynamic):
+            when(warp == ASK_WARP, ask)
         if cutlass.const_expr(config.cluster > 1):
             cluster.sync()  # until then, others copy into this CTA's memory and arrive at its mbarriers
 
@@ -157,6 +163,13 @@ class Sm100Gemm:
             cluster.sync()
         else:
             arch.sync_threads()
+
+    def _walk(self, ring: Ring, where: tuple[Any, ...]) -> schedule.Schedule:
+        """The schedule; a dynamic one's answers and mbarriers lie behind the copies' mbarriers."""
+        if not self.config.dynamic:
+            return schedule.Schedule(*where)
+        answers = ring.behind + EPILOGUE_WARPS * PIECE_BUFFERS * mbarrier.BYTES
+        return schedule.DynamicSchedule(*where, answers, answers + ANSWERS * launch_control.ANSWER_BYTES)
 
     def _copies(self, base: Any, ring: Ring, warp: Any, lane: Any, maps: list[Any]) -> WarpCopies:
         """The warp's buffers, behind the ring, and their mbarriers, behind the ring's."""

@@ -42,13 +42,15 @@ class Source:
 
 @cute.jit
 def run(ring: Ring, schedule: Schedule, a: Source, b: Source, k_tiles: Any) -> None:
-    """Load all K tiles of all of the CTA's tiles. One thread calls it."""
+    """Load all K tiles of all of the CTA's tiles. One thread calls it.
+
+    Without K tiles there are no tensor maps.
+    """
     config, ranks = ring.config, ring.ranks
-    tma.prefetch_tensormap(a.tensor_map)
-    tma.prefetch_tensormap(b.tensor_map)
+    when(k_tiles > Int32(0), lambda: (tma.prefetch_tensormap(a.tensor_map), tma.prefetch_tensormap(b.tensor_map)))
     columns = ring.ranks.m % config.ctas * b.tile.extent  # where this CTA's half of the pair's columns begins
-    stage, parity = Int32(0), Int32(1)
-    for index in cutlass.range(schedule.first, schedule.tiles, schedule.step, unroll=1):
+    stage, parity, index, turn = Int32(0), Int32(1), schedule.first, Int32(0)
+    while index < schedule.tiles:
         batch, m, n = schedule.place(index)
         k = Int32(0)
         for _ in cutlass.range(k_tiles, unroll=1):
@@ -63,3 +65,5 @@ def run(ring: Ring, schedule: Schedule, a: Source, b: Source, k_tiles: Any) -> N
             b.load(target + config.a.bytes, n + columns, k, batch, there, config.ctas)
             k = k + config.tile_k
             stage, parity = ring.after(stage, parity)
+        index = schedule.following(index, turn)
+        turn = turn + 1

@@ -58,7 +58,8 @@ def run(multiplier: Multiplier, ring: Ring, schedule: Schedule, memory: Any, k_t
     pair = ranks.pair if config.ctas > 1 else None
     elected = tcgen05.elect()
     stage, parity, slot, slot_parity = Int32(0), Int32(0), Int32(0), Int32(1)
-    for _ in cutlass.range(schedule.first, schedule.tiles, schedule.step, unroll=1):
+    index, turn = schedule.first, Int32(0)
+    while index < schedule.tiles:
         mbarrier.wait_parity(ring.read(slot), slot_parity)
         tcgen05.fence_after()
         d = memory + slot * config.slot_columns
@@ -71,3 +72,5 @@ def run(multiplier: Multiplier, ring: Ring, schedule: Schedule, memory: Any, k_t
         tcgen05.commit(ring.made(slot), elected, config.ctas, pair)
         slot_parity = slot_parity ^ slot
         slot = slot ^ (SLOTS - 1)
+        index = schedule.following(index, turn, elected)
+        turn = turn + 1

@@ -87,7 +87,7 @@ class Ring:
     @property
     def behind(self) -> Any:
         """What follows the mbarriers and that."""
-        return self.allocated + mbarrier.BYTES
+        return self.allocated + 2 * mbarrier.BYTES  # on 16 bytes
 
     def address(self, stage: Any) -> Any:
         """Where A's tile of a stage lies; B's follows it."""

@@ -24,7 +24,7 @@ _CLUSTER_SHIFT = 48
 _EVENT_MASK = (1 << _CLUSTER_SHIFT) - 1
 _MOST_CLUSTERS = 1 << 15
 _LARGEST_BYTES = 1 << 26
-_LONGEST_LOG = 100_000
+_LONGEST_LOG = 30_000
 Location = dict[int, Clock]
 """What releases on one address have published, by the cluster's number."""
 
@@ -68,7 +68,8 @@ def of_lanes(addresses: Array, size_bytes: int) -> Touched:
 
 
 def of_view(view: Array) -> Touched:
-    """The elements of a strided view whose last dimension is contiguous."""
+    """The elements of a strided view."""
+    view = view if view.strides[-1] == view.itemsize else view[..., None]
     address, run = view.ctypes.data, view.shape[-1] * view.itemsize
     outer, steps = view.shape[:-1], view.strides[:-1]
     bits = address | run | 8

@@ -101,7 +101,7 @@ def launch(
     )
     if options.strict:
         _check_registers(running.program)
-        running.races = None if memory.unrestricted else GlobalRaces(memory)
+        running.races = GlobalRaces(memory)
     own = [(address, packed.size, "kernel parameters")]
     own += [(data.ctypes.data, data.size, name) for name, data in running.program.globals.items()]
     registered = [] if memory.unrestricted else own

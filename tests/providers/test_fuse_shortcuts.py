@@ -33,7 +33,8 @@ def found(plan, primitive):
     ("expression", "factor"),
     [("sigmoid(accum)", -1.0), ("silu(accum * 3.0)", -3.0), ("1.0 + exp(accum)", 1.0),
      ("2.0 + exp(-(accum * 0.5))", -0.5), ("gelu(accum, approximate='tanh')", 1.0),
-     ("-1e-3 + exp2(-accum * 4.0)", -4.0)],
+     ("-1e-3 + exp2(-accum * 4.0)", -4.0), ("elu(accum)", 1.0),
+     ("1.0 - exp(accum * 2.0)", 2.0)],
 )  # fmt: skip
 def test_powers_that_are_only_added_are_flushed_and_take_factors(fuse_tools, expression, factor):
     plan = plan_of(fuse_tools, expression)

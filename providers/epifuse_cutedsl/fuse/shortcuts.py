@@ -114,8 +114,8 @@ class _Uses:
         return slot, factor
 
     def _addend(self, step: PlanCompute, slot: int) -> float:
-        """The constant that ``slot`` is added to by ``step``; 0 where it is not."""
-        if step.primitive != "add" or step.compute_dtype is not FLOAT32:
+        """The constant that ``step`` adds ``slot`` to, or takes it or takes from it; 0 where it does not."""
+        if step.primitive not in ("add", "sub") or step.compute_dtype is not FLOAT32:
             return 0.0
         other = step.operands[1] if step.operands[0] == slot else step.operands[0]
         return self._constants.get(other, 0.0)

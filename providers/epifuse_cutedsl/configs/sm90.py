@@ -223,10 +223,11 @@ HALF = KINDS["bfloat16", "bfloat16", "float32"]
 def _of_kind(row: Sm90Config, kind: ProductKind) -> Sm90Config | None:
     """A row of the table for a kind; None where its sums do not fit the registers."""
     size = kind.element_bytes
-    part = part_of(row.blocks, row.columns, alternating=row.pingpong) if kind.promoted else None
+    k_bytes = row.tile_k * HALF.element_bytes
+    part = part_of(row.blocks, row.columns, k_bytes, alternating=row.pingpong) if kind.promoted else None
     if kind.promoted and part is None:
         return None
-    return replace(row, tile_k=row.tile_k * HALF.element_bytes // size, element_bytes=size, part=part)
+    return replace(row, tile_k=k_bytes // size, element_bytes=size, part=part)
 
 
 @functools.lru_cache(maxsize=256)

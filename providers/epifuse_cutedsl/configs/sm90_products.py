@@ -96,20 +96,24 @@ class Part:
 
     n: int
     buffers: int
+    steps: int = PROMOTED_STEPS
+    """Instructions along K."""
 
 
-def part_of(blocks: int, tile_n: int, *, alternating: bool) -> Part | None:
+def part_of(blocks: int, tile_n: int, k_bytes: int = K_TILE_BYTES, *, alternating: bool) -> Part | None:
     """The widest part with which a warpgroup's tile of ``blocks`` times 64 rows fits the registers; None without one.
 
-    ``alternating``: one warpgroup multiplies at a time, so that two buffers are better, and parts in pairs for them.
+    ``alternating``: one warpgroup multiplies at a time, so that two buffers are worth narrower parts. They take parts
+    in pairs; a K tile of ``k_bytes`` has one or more along K.
     """
-    for buffers in (2, 1) if alternating else (1,):
-        for parts in (1, 2, 4):
-            n = tile_n // parts
-            if tile_n % parts or n % 8 or n < _LEAST_PART or blocks * parts % buffers:
-                continue
-            if (blocks * tile_n + buffers * n) // 2 <= MOST_ACCUMULATORS:
-                return Part(n, buffers)
+    along_k = k_bytes // (PROMOTED_STEPS * INSTRUCTION_K_BYTES)
+    forms = [(tile_n // parts, parts, buffers) for parts in (1, 2, 4) for buffers in (2, 1) if tile_n % parts == 0]
+    if alternating:
+        forms.sort(key=lambda form: -form[2])
+    for n, parts, buffers in forms:
+        fits = (blocks * tile_n + buffers * n) // 2 <= MOST_ACCUMULATORS
+        if fits and n % 8 == 0 and n >= _LEAST_PART and blocks * parts * along_k % buffers == 0:
+            return Part(n, buffers)
     return None
 
 

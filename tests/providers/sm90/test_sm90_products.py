@@ -61,6 +61,7 @@ PROMOTED = (
     ("cooperative", (128, 192), 2, 1, 128),
     ("pingpong", (64, 192), 1, 1, 128),
     ("pingpong", (64, 64), 1, 1, 512),
+    ("cooperative", (128, 128), 1, 1, 256),
     ("cooperative", (64, 128), 1, 1, 256),
     ("cooperative", (64, 128), 1, 2, 256),
     ("pingpong", (64, 64), 1, 4, 128),
@@ -174,19 +175,21 @@ def test_the_table(product):
 
 
 @pytest.mark.parametrize(
-    ("blocks", "tile_n", "alternating", "expected"),
+    ("blocks", "tile_n", "k_bytes", "alternating", "expected"),
     [
-        (1, 256, False, (128, 1)),
-        (2, 128, False, (128, 1)),
-        (1, 128, False, (128, 1)),
-        (1, 256, True, (64, 2)),
-        (2, 128, True, (64, 2)),
-        (1, 128, True, (64, 2)),
-        (1, 64, True, (64, 1)),
-        (1, 192, False, (192, 1)),
-        (2, 192, True, None),
+        (1, 256, 128, False, (128, 1)),
+        (2, 128, 128, False, (128, 1)),
+        (1, 128, 128, False, (128, 1)),
+        (1, 256, 128, True, (64, 2)),
+        (2, 128, 128, True, (64, 2)),
+        (1, 128, 128, True, (64, 2)),
+        (1, 64, 128, True, (64, 1)),
+        (1, 192, 128, False, (192, 1)),
+        (1, 128, 256, False, (128, 2)),
+        (2, 128, 256, False, (128, 1)),
+        (2, 192, 128, True, None),
     ],
 )
-def test_parts_of_promoted_sums(blocks, tile_n, alternating, expected):
-    part = part_of(blocks, tile_n, alternating=alternating)
+def test_parts_of_promoted_sums(blocks, tile_n, k_bytes, alternating, expected):
+    part = part_of(blocks, tile_n, k_bytes, alternating=alternating)
     assert (part and (part.n, part.buffers)) == expected

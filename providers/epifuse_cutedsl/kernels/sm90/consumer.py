@@ -11,7 +11,7 @@ import cutlass
 from cutlass import cute
 
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, CONSUMERS, WARPGROUP
-from epifuse_cutedsl.configs.sm90_products import PROMOTED_STEPS, Part, ProductKind
+from epifuse_cutedsl.configs.sm90_products import Part, ProductKind
 from epifuse_cutedsl.kernels.ptx import alu, mbarrier, wgmma
 from epifuse_cutedsl.kernels.ptx.asm import emit
 from epifuse_cutedsl.kernels.sm80.stage import Placed
@@ -84,7 +84,7 @@ class Product:
     def parts(self) -> tuple[tuple[int, int, int], ...]:
         """First step, block and first column of what is summed up at a time, in the order of multiplication."""
         assert self.part is not None
-        steps, columns = range(0, self.steps, PROMOTED_STEPS), range(0, self.n, self.part.n)
+        steps, columns = range(0, self.steps, self.part.steps), range(0, self.n, self.part.n)
         return tuple((step, block, n) for step in steps for block in range(self.blocks) for n in columns)
 
     def multiply(self, accumulators: list[Any] | None, a_address: Any, b_address: Any) -> list[Any]:
@@ -126,7 +126,7 @@ class Product:
         assert self.part is not None
         found = wgmma.undefined(self.part.n // 2)
         wgmma.fence()
-        for step in range(place[0], place[0] + PROMOTED_STEPS):
+        for step in range(place[0], place[0] + self.part.steps):
             found = self._issue(found, a_address, b_address, step, place[1:], step > place[0])
         wgmma.commit_group()
         return found

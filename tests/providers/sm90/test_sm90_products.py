@@ -64,7 +64,7 @@ PROMOTED = (
     ("cooperative", (128, 128), 1, 1, 256),
     ("cooperative", (64, 128), 1, 1, 256),
     ("cooperative", (64, 128), 1, 2, 256),
-    ("pingpong", (64, 64), 1, 4, 128),
+    ("cooperative", (64, 128), 1, 4, 128),
 )
 """Mode, tile, cluster, CTAs that share K, bytes of a K tile: for promoted sums alone, or of several parts along K."""
 

@@ -161,3 +161,23 @@ def test_a_times_table_has_a_row_for_every_configuration_that_is_offered():
         config = operator.config
         work = 2.0 * config.tile_m * config.tile_n * config.tile_k / 4096 / 1750
         assert 0.9 * work < times.step_us < 6 * work, operator
+
+
+def test_promoted_sums_take_longer_and_ping_pong_most_of_all():
+    def times(dtype):
+        a, b = (torch.empty(8192, 8192, dtype=dtype, device="meta") for _ in range(2))
+        out = torch.empty(8192, 8192, dtype=torch.bfloat16, device="meta")
+        args = ops.GemmArguments(a, b.mT, out, torch.float32)
+        found = ops.get_operators(args, lambda m: m.operator_class is Sm90GemmOperator, "90a")
+        tiles = {
+            (op.config.tile_m, op.config.tile_n, op.config.pingpong): op._estimate_us(args, HOPPER)
+            for op in found[::-1]
+        }
+        return tiles, found[0].config
+
+    half, first = times(torch.bfloat16)
+    promoted, first_promoted = times(torch.float8_e4m3fn)
+    assert first.pingpong
+    assert not first_promoted.pingpong
+    for tile in ((128, 128, True), (256, 128, False)):
+        assert 0.5 * half[tile] < promoted[tile] < half[tile]  # twice the rate, less what the promotion takes

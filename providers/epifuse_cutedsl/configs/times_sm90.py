@@ -35,6 +35,7 @@ MEASURED: dict[Row, PersistentTimes] = {
     (128, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.349, 0.44, 1.41),
     (128, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.346, 0.44, 1.40),
     (128, 128, 256, False, (1, 1), 2, 1): PersistentTimes(0.749, 0.14, 0.82),
+    (128, 192, 128, False, (1, 1), 2, 1): PersistentTimes(0.499, 0.30, 1.90),
     (128, 192, 128, True, (1, 1), 1, 1): PersistentTimes(0.497, 0.71, 1.74),
     (128, 192, 128, True, (1, 1), 2, 1): PersistentTimes(0.480, 0.67, 1.72),
     (128, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.495, 0.64, 1.94),
@@ -63,6 +64,10 @@ MEASURED: dict[Row, PersistentTimes] = {
 # 3000^3, with rows of 6000 bytes: 48 KB a microsecond to each of 132 SMs in every configuration; 1000^3, 64 CTAs: 77.
 COPIES = Copies(sm_bytes_per_us=112e3, chip_bytes_per_us=14.5e6, shifted_sm=1.43, shifted_chip=2.3)
 TRAFFIC = Traffic(4.2, 3.0, 1.0, COPIES, launch_us=1.1)
+# Measured at 8192^3 in float8, whose sums are promoted after each 128 positions of K: by tiles of 128 x 192 and larger,
+# smaller ones, and what ping-pong ones (which were not among the best dozen) take at least.
+_PROMOTED, _PROMOTED_SMALL, _PROMOTED_PINGPONG = 1.2, 1.3, 1.5
+_SMALL_AREA = 128 * 128
 _USUAL_GROUP = 8
 _OTHER_GROUPS = 1.002
 """Where nothing tells groups apart, those of 8: they beat 1 nearly everywhere."""
@@ -101,6 +106,16 @@ def row_of(config: Sm90Config) -> Row:
 
 @functools.lru_cache(maxsize=512)
 def times_of(config: Sm90Config) -> PersistentTimes:
+    """What a configuration takes: its row, slower where sums are promoted."""
+    row = _row(config)
+    if config.part is None:
+        return row
+    small = config.tile_m * config.tile_n <= _SMALL_AREA
+    slower = _PROMOTED_PINGPONG if config.pingpong else _PROMOTED_SMALL if small else _PROMOTED
+    return replace(row, step_us=row.step_us * slower)
+
+
+def _row(config: Sm90Config) -> PersistentTimes:
     """A configuration's row; else that of the most similar one, its K tile scaled; else the tensor cores' rate."""
     own = row_of(config)
     found = MEASURED.get(own)

@@ -50,9 +50,9 @@ def product_factor(k: int, *, float8: bool = False) -> float:
 
     Of products of 8-bit floats, Hopper's tensor cores keep 14 bits beside the largest term. Kernels are to add their
     sums in float32 every 128 positions of K; then the errors of these sums are independent, and beside ``|A| |B|`` they
-    shrink as the square root of K grows. The largest of 512 x 768 results on an H200, normal data, and K = 128, 1024 and
-    8192 (the factor is 8199, 2908 and 1051): 4308, 789, 192, as of torch._scaled_mm; its fast mode, one sum over all of
-    K, is off by 4308, 6261, 8658.
+    shrink as the square root of K grows. The largest of 512 x 768 results on an H200, normal data, and K = 128, 1024
+    and 8192 (the factor is 8199, 2908 and 1051): 4308, 789, 192, as of torch._scaled_mm; its fast mode, one sum over
+    all of K, is off by 4308, 6261, 8658.
     """
     least = 4.0 + math.sqrt(k) / 4.0
     return least + 8192.0 * math.sqrt(128.0 / max(k, 128)) if float8 else least

@@ -252,3 +252,15 @@ def test_special_values_of_the_short_forms(fused):
         torch.testing.assert_close(got, want, rtol=0, atol=1e-36, equal_nan=True, msg=name)
         finite = want.isfinite() & (want != 0)
         assert torch.equal(got[finite & (want.abs() > 1e-36)], want[finite & (want.abs() > 1e-36)]), name
+
+
+def test_two_at_a_time_are_what_one_at_a_time_are(fused):
+    x = spread_out(-14.0, 6.0)
+    x[0, :5] = torch.tensor([math.inf, -math.inf, math.nan, -0.0, 0.0])
+    text = "def epi(accum, x): D = ndtr(x); F = gelu(x); return D, F"
+    outputs = [("D", BF16, "row"), ("F", BF16, "row")]
+    one, two = (fused(text, M, N, outputs=outputs, target=target, x=x) for target in ("90a", "100a"))
+    assert "fma.rn.f32x2" in two.ptx
+    assert "f32x2" not in one.ptx
+    for name in ("D", "F"):
+        torch.testing.assert_close(two.got[name], one.got[name], rtol=0, atol=0, equal_nan=True)

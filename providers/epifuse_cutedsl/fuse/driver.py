@@ -266,7 +266,8 @@ class BoundEpilogue:
                 lambda x: compute.cast(x, step.operand_dtype, target, step.compute_dtype), operands, spread
             )
         dtype = step.operand_dtype.name
-        if paired.takes(step.primitive, dtype, self.facts.capability, len(frame.layout(spread).representatives)):
+        count = len(frame.layout(spread).representatives)
+        if paired.takes(step.primitive, dtype, self.facts.capability, count, way.precision):
             return frame.map_pairs(lambda *pair: paired.compute(step.primitive, *pair), operands, spread)
         return frame.map(lambda *values: compute.emit_one(step.primitive, values, dtype, way), operands, spread)
 

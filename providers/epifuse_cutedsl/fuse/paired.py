@@ -11,6 +11,8 @@ from typing import Any
 
 from cutlass import Float32
 
+from epifuse_cutedsl.fuse import short
+from epifuse_cutedsl.fuse.shortcuts import Precision
 from epifuse_cutedsl.kernels.ptx.asm import emit
 
 FIRST_CAPABILITY = 100
@@ -21,15 +23,21 @@ INSTRUCTIONS: dict[str, str] = {
     "multiply_add": "fma.rn.f32x2",
 }
 """By primitive."""
+SHORT = ("ndtr",)
+"""Primitives whose short form has one for two numbers: ``short.<primitive>_pair``."""
 
 
-def takes(primitive: str, dtype: str, capability: int, count: int) -> bool:
+def takes(primitive: str, dtype: str, capability: int, count: int, precision: Precision) -> bool:
     """Whether ``count`` copies of a value can be computed by twos."""
-    return capability >= FIRST_CAPABILITY and dtype == "float32" and primitive in INSTRUCTIONS and count % 2 == 0
+    known = primitive in INSTRUCTIONS or (primitive in SHORT and precision is not Precision.FULL)
+    return capability >= FIRST_CAPABILITY and dtype == "float32" and known and count % 2 == 0
 
 
 def compute(primitive: str, first: Sequence[Any], second: Sequence[Any]) -> tuple[Any, ...]:
     """The primitive's results on the operands ``first`` and on the operands ``second``."""
+    if primitive in SHORT:
+        results: tuple[Any, ...] = getattr(short, f"{primitive}_pair")(*first, *second)
+        return results
     names = "abc"[: len(first)]
     lines = [f".reg .b64 {', '.join(names)}, d;"]
     lines += [f"mov.b64 {name}, {{{{$r{2 * i}}}, {{$r{2 * i + 1}}}}};" for i, name in enumerate(names)]

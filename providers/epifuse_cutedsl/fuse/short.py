@@ -96,6 +96,33 @@ def ndtr(x: Any) -> Any:
     return _block("a, t, e, h", lines, [x])
 
 
+def ndtr_pair(x: Any, y: Any) -> tuple[Any, ...]:
+    """``ndtr`` of two numbers, its products and sums on both at a time (PTX ISA, ``.f32x2``; sm_100 and later)."""
+
+    def both(register: str, value: float) -> str:
+        return f"mov.b64 {register}, {{{literal(value)}, {literal(value)}}};"
+
+    lines = [".reg .f32 a, b, t0, t1, e0, e1;", ".reg .pred p, q;", ".reg .b64 t, e, h, c;"]
+    for name, register in (("t0", "{$r0}"), ("t1", "{$r1}")):
+        lines += [
+            f"abs.f32 a, {register};",
+            f"fma.rn.f32 a, a, {literal(_NDTR_SHORT_P)}, {literal(1.0)};",
+            f"rcp.approx.ftz.f32 {name}, a;",
+        ]
+    lines += ["mov.b64 t, {t0, t1};", "mov.b64 e, {{$r0}, {$r1}};", both("c", _ROOT), "mul.f32x2 e, e, c;"]
+    lines += ["mul.f32x2 e, e, e;", "mov.b64 {e0, e1}, e;"]
+    for name in ("e0", "e1"):
+        lines += [f"neg.f32 {name}, {name};", f"ex2.approx.ftz.f32 {name}, {name};"]
+    lines += ["mov.b64 e, {e0, e1};", "mul.f32x2 e, e, t;", both("h", _NDTR_SHORT[-1])]
+    for coefficient in _NDTR_SHORT[-2::-1]:
+        lines += [both("c", coefficient), "fma.rn.f32x2 h, h, t, c;"]
+    lines += ["mul.f32x2 h, h, e;", "mov.b64 {a, b}, h;"]
+    lines += ["setp.lt.f32 p, {$r0}, 0f00000000;", "setp.lt.f32 q, {$r1}, 0f00000000;"]
+    lines += [f"sub.f32 t0, {literal(1.0)}, a;", f"sub.f32 t1, {literal(1.0)}, b;"]
+    lines += ["selp.f32 {$w0}, a, t0, p;", "selp.f32 {$w1}, b, t1, q;"]
+    return emit("{\n" + "\n".join(lines) + "\n}", [Float32, Float32], [x, y])
+
+
 def full_ndtr(x: Any) -> Any:
     """The normal distribution function within 4 units in the last place, also where it is small."""
     lines = [

@@ -15,7 +15,7 @@ from epifuse.fusion.plan import EpiloguePlan
 from epifuse.metadata import Sm100DesignMetadata
 from epifuse.runtime.rounding import tf32_allowed
 from epifuse.runtime.tensormap import CODE
-from epifuse.target import TargetSm
+from epifuse.target import ArchPortability, TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs import times_sm100
 from epifuse_cutedsl.configs.sm100 import RUNS, WARP, Sm100Config, Tail, configurations
@@ -187,6 +187,8 @@ def _operand_refusal(args: GemmArguments, target: TargetSm | None) -> str | None
         return f"The Blackwell kernel does not multiply {names[0]} by {names[1]} into {names[2]}"
     if product.kind == "tf32" and not tf32_allowed():
         return "The Blackwell kernel multiplies float32 in TF32, which torch's switch does not allow now"
+    if target is not None and target.portability is ArchPortability.Portable:
+        return f"tcgen05 is no part of the portable sm_{target}: name sm_{target}a or sm_{target}f"
     if target is not None and not product.in_family and str(target) != _FIRST:
         return f"Of this family only sm_{_FIRST} multiplies {names[0]} by {names[1]}, not sm_{target}"
     return None

@@ -7,6 +7,7 @@ stream, and its memory is part of the run's workspace.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from epifuse.runtime.tensors import MAX_ALIGNMENT_BYTES, Traits
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import image_of
 from epifuse_cutedsl.configs.model import rates_of
-from epifuse_cutedsl.configs.padded import SIZES, WORD_BYTES, PaddedForm
+from epifuse_cutedsl.configs.padded import WORD_BYTES, PaddedForm
 from epifuse_cutedsl.launch import Launcher
 
 ALIGNMENT_BYTES = 256
@@ -108,14 +109,8 @@ class PaddedCopy:
         return (tiles[0] * tiles[1] * self.batches, 1, 1)
 
     def launcher(self, target: TargetSm) -> Launcher:
-        """The kernel for the form, compiled where no cache has it."""
-
-        def make() -> Any:
-            from epifuse_cutedsl.kernels.padded.kernel import PaddedCopyKernel  # noqa: PLC0415 - imports the DSL
-
-            return PaddedCopyKernel(self.form)
-
-        return Launcher(image_of(("padded", self.form), CODES, target, make))
+        """The kernel for the form, compiled where no cache has it, and loaded once for all who use it."""
+        return launcher_of(self.form, target)
 
     def numbers(self, source: int, target: int) -> list[int]:
         """The kernel's parameters for the addresses of the operand and of its copy."""
@@ -138,6 +133,13 @@ class PaddedCopy:
         return _LAUNCH_US + self.moved_bytes / (share * rates_of(cc).terabytes_per_second * 1e6)
 
 
-def copyable(traits: Traits) -> bool:
-    """Whether the copy kernel takes elements of that dtype."""
-    return traits.dtype.bytes in SIZES
+@functools.lru_cache(maxsize=64)
+def launcher_of(form: PaddedForm, target: TargetSm) -> Launcher:
+    """The copy kernel of a form."""
+
+    def make() -> Any:
+        from epifuse_cutedsl.kernels.padded.kernel import PaddedCopyKernel  # noqa: PLC0415 - imports the DSL
+
+        return PaddedCopyKernel(form)
+
+    return Launcher(image_of(("padded", form), CODES, target, make))

@@ -12,8 +12,6 @@ CHUNK_BYTES = 16
 """Of a row of the copy, what a thread writes at once."""
 WORD_BYTES = 4
 PITCH_BYTES = TILE_BYTES + WORD_BYTES
-SIZES = (1, 2, 4)
-"""Bytes of an element that can be copied."""
 
 
 @dataclass(frozen=True, slots=True)

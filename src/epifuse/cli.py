@@ -78,7 +78,9 @@ def explain(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def tune(
     context: typer.Context,
-    place: Place,
+    place: Annotated[
+        str, typer.Argument(metavar="FILE[:FUNCTION]", help="The epilogue function, in a Python file.")
+    ] = "",
     m: Annotated[int, typer.Option("--m", min=0, help="Rows of A and out.")] = 4096,
     n: Annotated[int, typer.Option("--n", min=0, help="Columns of B and out.")] = 4096,
     k: Annotated[int, typer.Option("--k", min=0, help="Columns of A, rows of B.")] = 4096,
@@ -90,6 +92,7 @@ def tune(
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Begin nothing new after so long.")] = 30.0,
     candidates: Annotated[int, typer.Option(min=1, help="Measure at most so many, best first as predicted.")] = 12,
+    forget: Annotated[bool, typer.Option("--forget", help="Forget everything that was ever measured.")] = False,
 ) -> None:
     """Measure the operators for a function on this GPU, and remember the fastest for get_operators.
 
@@ -98,6 +101,11 @@ def tune(
     from epifuse.commands import tune as command  # noqa: PLC0415
     from epifuse.commands.functions import problem  # noqa: PLC0415
 
+    if forget:
+        command.forget()
+        raise typer.Exit(0)
+    if not place:
+        raise typer.BadParameter("name a file with the epilogue function, or --forget")
     asked = problem(m, n, k, batch, dtype, accumulator)
     raise typer.Exit(command.run(place, asked, operand or [], context.args, seconds, candidates))
 

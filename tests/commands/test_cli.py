@@ -15,6 +15,7 @@ from epifuse import cli
 from epifuse.commands import demo, functions
 from epifuse.commands import tune as command
 from epifuse.fusion.vocabulary import table
+from epifuse.runtime import winners
 from epifuse.tune import search
 
 FILE = """
@@ -189,3 +190,18 @@ def test_tune_measures_what_is_described(shell, file, monkeypatch):
     assert all(bool(x.isfinite().all()) for x in (args.A.view, args.B.view, *args.outputs))
     for part in ("assumed: alpha is the number 1.0", "12 x 8 x 4", "7.5", "1 of 1 operators were measured"):
         assert part in out
+
+
+def test_tune_forgets(shell, monkeypatch, tmp_path):
+    monkeypatch.setenv("EPIFUSE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(winners, "device_of", lambda args: "a GPU")
+    x = torch.zeros(8, 8)
+    args = epifuse.GemmArguments(x, x, x.clone(), torch.float32)
+    winners.remember(args, ["a", "b"], winners.Winner("b", 1.0, {}))
+    assert winners.recall(args, ["a", "b"]).operator_name == "b"
+    code, out, _ = shell("tune", "--forget")
+    assert (code, winners.recall(args, ["a", "b"])) == (0, None)
+    assert "1 records forgotten" in out
+    code, _, err = shell("tune")
+    assert code == 2
+    assert "name a file" in err

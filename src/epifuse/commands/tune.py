@@ -11,6 +11,7 @@ from rich.text import Text
 from epifuse.commands import functions, screen
 from epifuse.commands.functions import Problem
 from epifuse.errors import UnsupportedError
+from epifuse.runtime import winners
 from epifuse.tune import TuneResult, tune
 
 
@@ -38,6 +39,12 @@ def run(
     for line in str(result).splitlines()[-2:]:
         console.print(Text(line))
     return 0 if result.measured else 1
+
+
+def forget() -> None:
+    """Forget every winner that was remembered, and say how many there were."""
+    count = winners.clear()
+    screen.console().print(Text(f"{count} records forgotten; operators are listed as predicted again"))
 
 
 def _table(result: TuneResult) -> object:

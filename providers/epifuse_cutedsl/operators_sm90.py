@@ -9,7 +9,7 @@ from typing import Any, cast
 from epifuse.arguments import GemmArguments
 from epifuse.dtypes import DType
 from epifuse.errors import UnsupportedError
-from epifuse.fusion.plan import EpiloguePlan
+from epifuse.fusion.plan import EpiloguePlan, Transport
 from epifuse.metadata import Sm90DesignMetadata
 from epifuse.runtime.rounding import tf32_allowed
 from epifuse.runtime.tensormap import CODE
@@ -110,12 +110,14 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _boxes(cls, args: GemmArguments) -> Boxes:
-        """None at all where the epilogue is staged: where runs lie along M, or an output has no box."""
+        """None at all where the epilogue is staged: where runs lie along M, or an output has no box and the user has
+        asked for no tensor copy."""
         found = args.memo.get(cls)
         if found is None:
             boxes = boxes_of(args.bound, WARP_ROWS, _columns(args.plan))
             rows = traits_of(args.bound, args.problem_size.L).axis == "n"
-            direct = rows and all(boxes.outputs[store.destination] is not None for store in args.plan.stores)
+            copied = all(boxes.outputs[store.destination] is not None for store in args.plan.stores)
+            direct = rows and (copied or _asks_for_copies(args.plan))
             found = args.memo[cls] = boxes if direct else Boxes()
         return cast("Boxes", found)
 
@@ -176,6 +178,11 @@ class Sm90GemmOperator(GemmOperator):
         if found is None or target is None:
             return found
         return found + sum(copy.estimate_us(target.cc) for copy in (a, b) if copy is not None)
+
+
+def _asks_for_copies(plan: EpiloguePlan) -> bool:
+    routes = [move.route for move in (*plan.loads, *plan.stores)]
+    return any(route is not None and route.via is Transport.TMA for route in routes)
 
 
 def _columns(plan: EpiloguePlan) -> int:

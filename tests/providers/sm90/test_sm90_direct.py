@@ -9,6 +9,7 @@ import torch
 
 pytest.importorskip("cutlass")
 
+import epifuse as ops
 from epifuse_cutedsl import sm90_launch
 
 MODES = (
@@ -119,3 +120,17 @@ def test_few_rows_or_columns_begin_apart(hopper, monkeypatch, size, split):
     m, n, _ = size
     args = hopper.arguments(size, bias=hopper.integers(n), D=hopper.nothing(m, n))
     hopper.run(args, "pingpong", (64, 64), split=split, sm_count=4)
+
+
+@pytest.mark.parametrize("write", ["tma", "sync_gmem_store"])
+@pytest.mark.parametrize("read", ["tma", "sync_gmem_load", "async_gmem_load"])
+def test_each_tensor_moves_as_it_was_asked_to(hopper, read, write):
+    m, n = 140, 136
+    c, d = hopper.placed(hopper.integers(m, n, dtype=torch.float16), "row"), hopper.nothing(m, n)
+    text = "def epi(accum, C, alpha, beta): D = alpha * accum + beta * C; return D"
+    args = hopper.arguments(
+        (m, n, 40), text, C=ops.Load(c, via=read), alpha=0.5, beta=2.0, D=ops.Store(d, via=write)
+    )  # fmt: skip
+    operator = hopper.run(args, sm_count=2)
+    assert bool(operator.config.tail.load_bytes) == (read == "tma")
+    assert bool(operator.config.tail.output_bytes) == (write == "tma")

@@ -104,11 +104,12 @@ class DirectTail:
             when(inside, lambda i=index, t=tile, r=registers, b=begun: self._piece(t, r, i, b))
             if self.boxes.output_bytes:  # also where nothing was stored: a buffer's group is found by counting
                 when(self.lane == 0, tma.commit_group)
-            if self.boxes.load_bytes and index + depth < len(pieces):
-                cluster.sync_warp()  # the buffer has been read
-                when(self.lane == 0, lambda i=index + depth: self._load(pieces[i], i))
-        if self.boxes.load_bytes:
-            cluster.sync_warp()  # the next tile's first copies may follow
+            if self.boxes.load_bytes:
+                if not self.boxes.output_bytes:  # else the outputs' fence stands between
+                    tma.fence_async_shared()
+                cluster.sync_warp()  # the buffer has been read: the next copies may follow
+                if index + depth < len(pieces):
+                    when(self.lane == 0, lambda i=index + depth: self._load(pieces[i], i))
 
     def finish(self) -> None:
         """After the last tile: shared memory is given back when the copies have read it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +22,10 @@ from epifuse.runtime.cache import KernelImage
 
 _MAX_DYNAMIC_SMEM = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"""
+_NON_PORTABLE_CLUSTER = 14
+"""CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"""
+_PORTABLE_CLUSTER = 8
+"""CTAs of a cluster that every chip with clusters takes."""
 _CLUSTER_DIMENSION = 4
 """CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"""
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
@@ -127,11 +132,16 @@ class LoadedKernel:
         return self._kernel.value or 0
 
     def _prepare(self, device: int) -> None:
+        wanted = []
         if self.image.dynamic_smem_bytes > _STATIC_SMEM_LIMIT_BYTES:
+            wanted.append((_MAX_DYNAMIC_SMEM, self.image.dynamic_smem_bytes))
+        if math.prod(self.image.cluster) > _PORTABLE_CLUSTER:
+            wanted.append((_NON_PORTABLE_CLUSTER, 1))
+        for attribute, value in wanted:
             driver = _driver()
             handle = ctypes.c_int()
             _check(driver, driver.cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet")
-            result = driver.cuKernelSetAttribute(_MAX_DYNAMIC_SMEM, self.image.dynamic_smem_bytes, self._kernel, handle)
+            result = driver.cuKernelSetAttribute(attribute, value, self._kernel, handle)
             _check(driver, result, "cuKernelSetAttribute")
         self._prepared.add(device)
 

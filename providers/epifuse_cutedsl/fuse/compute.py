@@ -119,10 +119,12 @@ def emit_one(primitive: str, operands: Sequence[Any], dtype: str, way: Way) -> A
     if isinstance(form, OwnShort):
         function = getattr(short, primitive)
         return function(*operands, flushed=flushed) if form.scales else function(*operands)
-    text, (value,), scale = form.text(flushed), operands, form.scale * way.factor
+    squared = form.squared and not flushed
+    text, (value,), scale = form.text(flushed or squared), operands, form.scale * way.factor / (2.0 if squared else 1.0)
     if scale != 1.0:
         value = emit(f"mul.f32 {{$w0}}, {{$r0}}, {short.literal(scale)};", [Float32], [value])[0]
-    return emit(f"{text} {{$w0}}, {{$r0}};", [Float32], [value])[0]
+    result = emit(f"{text} {{$w0}}, {{$r0}};", [Float32], [value])[0]
+    return result * result if squared else result
 
 
 def cast(value: Any, source: DType, target: DType, compute: DType) -> Any:

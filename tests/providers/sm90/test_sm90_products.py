@@ -92,15 +92,15 @@ def test_clusters_share_8_bit_tiles(hopper, mode, tile):
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_integer_accumulators_wrap_and_stay_integers_in_the_epilogue(hopper, turned):
-    """The largest products, so many that their sum does not fit: 2 x 66 KiB x 127 x 127 wraps. Staged and direct."""
-    m, n, k = 3, 8, 2**17 + 1024
-    a, b = torch.full((m, k), 127, dtype=torch.int8), torch.full((n, k), 127, dtype=torch.int8).mT
+    """The largest products, just so many that their sum is beyond 2^31. Staged and direct."""
+    m, n, k = 3, 16, 33152
+    assert 2**31 < 255 * 255 * k < 2**31 + 255 * 255 * 128
+    a, b = torch.full((m, k), 255, dtype=torch.uint8), torch.full((n, k), 255, dtype=torch.uint8).mT
     d = torch.empty(n, m, dtype=torch.int32).mT if turned else torch.empty(m, n, dtype=torch.int32)
     c = torch.arange(m * n, dtype=torch.int32).reshape(m, n)
     epilogue = ops.EpilogueArguments("def epi(accum, c): D = accum + c; return D", c=c, D=d)
     hopper.run(ops.GemmArguments(a, b, d, torch.int32, epilogue), "pingpong", (64, 128), sm_count=1)
-    total = (127 * 127 * k + 2**31) % 2**32 - 2**31
-    assert torch.equal(d, total + c)
+    assert torch.equal(d, 255 * 255 * k - 2**32 + c)
 
 
 @pytest.mark.parametrize("mode", ["cooperative", "pingpong"])

@@ -209,7 +209,8 @@ def _finish(cluster: Cluster) -> list[WarpCounts]:
         for warp in cta.warps:
             known.join(warp.clock)
         try:
-            cta.shared.check_ended(known)
+            peers = frozenset(warp.dimension for warp in cluster.warps if warp.cta is not cta)
+            cta.shared.check_ended(known, peers)
             if cta.tensor_memory is not None:
                 cta.tensor_memory.check_ended()
         except ExecutionError as error:

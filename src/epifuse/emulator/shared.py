@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .clocks import Clock, Dimensions
+from .clocks import EPOCH_BITS, Clock, Dimensions
 from .lanes import Array
 from .reports import BarrierError, ExecutionError, MemoryFaultError, ProxyError, RaceError, UninitialisedError
 
@@ -211,16 +211,17 @@ class SharedMemory:
             part = shadow[words]
             shadow[words] = np.where(part == stamp, event, part)
 
-    def check_ended(self, clock: Clock) -> None:
+    def check_ended(self, clock: Clock, peers: frozenset[int]) -> None:
         """Raise RaceError if an asynchronous operation or another CTA may still use the memory when its CTA ends.
 
-        `clock` is what the CTA's warps know together at their ends.
+        `clock` is what the CTA's warps know together at their ends, `peers` the dimensions of the other CTAs' warps.
         """
         if not self.strict:
             return
-        shadows = [self._async_reader, self._writer, *([] if self._byte_writer is None else [self._byte_writer])]
+        by_peers = np.isin(self._writer >> EPOCH_BITS, list(peers)) if peers else False
+        written = np.where(self._async_written | by_peers, self._writer, 0)
         latest = [readers.max() for shadow in (self._readers, self._byte_readers) for readers in shadow.values()]
-        for shadow in shadows:
+        for shadow in (self._async_reader, written):
             latest.extend(shadow[np.flatnonzero(np.diff(shadow, prepend=0))])
         for number in {int(each) for each in latest}:
             if number and not clock.knows(number):

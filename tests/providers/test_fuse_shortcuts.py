@@ -224,7 +224,7 @@ def test_the_normal_distribution_in_full(fused):
     normal = exact >= 2.0**-126
     assert normal.sum() > 2000
     worst = ulp_error(got[normal], exact[normal]).max().item()
-    assert worst <= 3.5, worst  # a chip's ex2.approx and rcp.approx may add one more
+    assert worst <= 2.0, worst  # an H200's ex2.approx adds up to 1.7
     assert (got[~normal & ~exact.isnan()] <= 2.0**-126).all()
     wide = x[:7].double()
     result = fused(text, 7, N, accumulator=torch.float64, outputs=[("D", torch.float64, "row")], x=wide)

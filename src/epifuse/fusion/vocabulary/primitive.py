@@ -254,6 +254,7 @@ exp: Operation = _special(
 exp2: Operation = _special(
     "exp2", "2 to the x; exact where x is an integer.", np.exp2,
     ("torch.exp2", "torch.special.exp2", "Tensor.exp2", "math.exp2"), lambda x: exp2(x) * math.log(2.0),
+    Accuracy(ulp=2.5),
 )  # fmt: skip
 log: Operation = _special(
     "log", "The natural logarithm; relative accuracy also next to 1.", np.log,

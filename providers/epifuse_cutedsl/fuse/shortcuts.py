@@ -4,8 +4,7 @@
 A table that needs no compiler. Short forms are for plans whose every output has 16 bits or fewer (design: approximate
 instructions). Instructions that flush subnormal numbers spare the scaling of operand and result. They serve where none
 can occur, and where one counts for nothing: a result of ``exp`` that is only added to a number of normal size, or only
-stored in a dtype whose smallest number is larger. So does, by decision, what the reciprocal of such a sum has below
-2^-126 (``sigmoid(-88)``).
+stored in a dtype whose smallest number is larger.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class _Uses:
         low, high = self._ranges.get(operand, ANY)
         if low < _NORMAL[0]:
             return False
-        return step.primitive not in _DIVIDING or high <= _NORMAL[1] or self._is_sum_with_power(operand)
+        return step.primitive not in _DIVIDING or high <= _NORMAL[1]
 
     def _unscaled(self, slot: int) -> tuple[int, float]:
         """``slot`` as another one times a number: products with constants, and negations, are taken apart."""
@@ -124,14 +123,3 @@ class _Uses:
         if slot in self._stored:
             return False
         return all(math.fabs(self._addend(reader, slot)) >= _HIDES_SUBNORMALS for reader in self._readers[slot])
-
-    def _is_sum_with_power(self, slot: int) -> bool:
-        """Whether a slot is a number plus a result of ``exp`` that serves nothing else."""
-        step = self._by_slot.get(slot)
-        if step is None:
-            return False
-        for operand in step.operands:
-            power = self._by_slot.get(operand)
-            if power is not None and power.primitive in ("exp", "exp2") and self._is_only_added(operand):
-                return True
-        return False

@@ -37,7 +37,7 @@ def planted(trial, kind):
 
 COMMON = ("arrive dropped", "expect_tx too large", "commit group dropped", "bulk wait dropped", "proxy fence dropped")
 TENSOR_MEMORY = ("tcgen05.commit dropped", "relinquish dropped", "dealloc dropped")
-FIRST = {
+PLANTED = {
     "portable": ("bar.sync dropped", "cp.async.wait dropped", "commit group dropped"),
     "sm100 vendor": (*COMMON, *TENSOR_MEMORY, "barrier count too large", "barrier count too small"),
     "hopper pingpong": (*COMMON, "wgmma wait dropped", "mbarrier count too large", "barrier count too small"),
@@ -45,11 +45,13 @@ FIRST = {
 }
 
 
-@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in FIRST.items() for kind in kinds])
-def test_the_first_fault_of_a_kind_is_reported(trials, name, kind):
+@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in PLANTED.items() for kind in kinds])
+def test_a_fault_of_a_kind_is_reported(trials, name, kind):
+    """The first one that can change anything: a copy of the code for a step that gives nothing back cannot."""
     trial = trials(name)
-    fault = planted(trial, kind)[0]
-    assert trial.verdict(fault, SEEDS) not in ("", "WRONG"), fault
+    verdicts = (trial.verdict(fault, SEEDS) for fault in planted(trial, kind)[:2])
+    found = next((verdict for verdict in verdicts if verdict), "")
+    assert found not in ("", "WRONG"), trial.told
 
 
 @pytest.mark.parametrize("name", ["hopper pingpong", "blackwell 2"])

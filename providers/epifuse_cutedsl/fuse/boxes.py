@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from epifuse.binding import Bound
 from epifuse.fusion.plan import Route, Transport
-from epifuse.runtime.tensormap import ALIGNMENT_BYTES, TiledMap
+from epifuse.runtime.tensormap import ALIGNMENT_BYTES, TiledMap, has_data_type
 from epifuse.runtime.tensors import Traits
 from epifuse_cutedsl.fuse.params import strides_of
 
@@ -155,7 +155,7 @@ def _box(traits: Traits, varies: Sequence[bool], rows: int, columns: int, halved
     """The box of a full tensor, or None where tensor copies cannot move it."""
     size = traits.dtype.bytes
     box = Box(size, rows, columns // 2 if halved else columns, varies[0])
-    if size > 4 or traits.dtype.name == "bool" or box.row_bytes < CHUNK_BYTES:
+    if size > 4 or not has_data_type(traits.dtype) or box.row_bytes < CHUNK_BYTES:
         return None
     if traits.alignment_bytes < ALIGNMENT_BYTES:
         return None

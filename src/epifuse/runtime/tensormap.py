@@ -27,7 +27,7 @@ SWIZZLES = {16: 0, 32: 1, 64: 2, 128: 3}
 L2_PROMOTION_256B = 3
 _ALIGNMENT_OF_A_MAP = 64
 _DATA_TYPES = {
-    "uint8": 0, "int8": 0, "float8_e4m3fn": 0, "float8_e5m2": 0, "int32": 3, "float16": 6, "float32": 7, "float64": 8,
+    "uint8": 0, "int8": 0, "float8_e4m3fn": 0, "float8_e5m2": 0, "int16": 1, "int32": 3, "float16": 6, "float32": 7, "float64": 8,
     "bfloat16": 9,
 }  # fmt: skip
 
@@ -42,6 +42,11 @@ class TiledMap(NamedTuple):
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle_bytes: int = 128
+
+
+def has_data_type(dtype: DType) -> bool:
+    """Whether a tensor map can be of tensors of that dtype."""
+    return dtype.name in _DATA_TYPES
 
 
 def encode(tiled: TiledMap, device: torch.device) -> bytes:

@@ -21,7 +21,7 @@ MODES = (
     ("pingpong", (64, 64)),
     ("cooperative", (64, 256)),
 )
-DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.float8_e4m3fn)
+DTYPES = (torch.bfloat16, torch.float32, torch.int8, torch.int16, torch.int32, torch.float8_e4m3fn)
 
 
 @pytest.mark.parametrize(("mode", "tile"), MODES)
@@ -47,7 +47,7 @@ def test_wide_k_tiles(hopper, mode, tile, k_bytes, majors):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("loaded", [torch.float16, torch.float32, torch.int8], ids=str)
+@pytest.mark.parametrize("loaded", [torch.float16, torch.float32, torch.int16], ids=str)
 def test_operands_and_outputs_of_every_width(hopper, dtype, loaded):
     m, n, batches = 150, 200, 2
     text = "def epi(accum, c, row, column): D = relu(accum * 0.5 + c + row) + column; return D"

@@ -27,8 +27,8 @@ SWIZZLES = {16: 0, 32: 1, 64: 2, 128: 3}
 L2_PROMOTION_256B = 3
 _ALIGNMENT_OF_A_MAP = 64
 _DATA_TYPES = {
-    "uint8": 0, "int8": 0, "float8_e4m3fn": 0, "float8_e5m2": 0, "int16": 1, "int32": 3, "float16": 6, "float32": 7, "float64": 8,
-    "bfloat16": 9,
+    "uint8": 0, "int8": 0, "float8_e4m3fn": 0, "float8_e5m2": 0, "int16": 1, "int32": 3, "float16": 6, "float32": 7,
+    "float64": 8, "bfloat16": 9,
 }  # fmt: skip
 
 

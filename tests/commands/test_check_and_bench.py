@@ -186,3 +186,17 @@ def test_the_suite_for_a_b200_is_listed_here(shell):
     assert "There is no GPU here" in out
     for name in ("bias_relu 16384 x 16384 x 4096", "bias_relu 512 x 512 x 512", "swiglu 4096 x 4096 x 4096"):
         assert name in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("check", "--target", "9", "--device", "emulator"), "Emulated: 80, 86"),
+        (("check", "epilogues", "--only", "gleu"), "Nearest: glu, gelu"),
+    ],
+)
+def test_check_refuses_what_it_does_not_know_before_it_prints(shell, arguments, said):
+    code, out, err = shell(*arguments)
+    assert code == 1
+    assert said in err
+    assert not out

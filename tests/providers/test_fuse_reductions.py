@@ -181,7 +181,7 @@ def _packed_on_the_device(values, kinds):
             mine = Boolean(thread < len(values))
             value = ld_global_bits(parameters[0] + Int64(thread) * 8, 8, mine)
             for kind, address in zip(kinds, parameters[1:], strict=True):
-                store_elements(address + Int64(thread) * kind.bytes, kind.bytes, 1, pack([value], kind, INT64), mine)
+                store_elements(address + Int64(thread) * kind.bytes, 0, kind.bytes, 1, pack([value], kind, INT64), mine)
 
     with compat.COMPILE_LOCK:
         text, _ = compat.compile_to_ptx_and_cubin(Pack(), ("q",) * (1 + len(kinds)), "90a")

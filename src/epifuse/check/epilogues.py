@@ -15,7 +15,7 @@ import torch
 from epifuse import dtypes
 from epifuse.arguments import EpilogueArguments, GemmArguments
 from epifuse.check import guard, measure
-from epifuse.check.fused_gemm import Plan
+from epifuse.check.fused_gemm import Plan, where_of
 from epifuse.check.guard import Guarded
 from epifuse.check.subjects import AnotherServesError, OperatorSubject, RefusedError, operators
 from epifuse.check.verdict import Finding, Kind, Report, Section
@@ -107,7 +107,7 @@ def cases(plan: Plan) -> list[Case]:
 
 def check(plan: Plan, only: Sequence[str] = ()) -> Report:
     """Check the operators of the list, the ``limit`` best of each family for each case; ``only``: these operations."""
-    report = Report("epilogues", plan.place)
+    report = Report("epilogues", where_of(plan))
     chosen = [case for case in cases(plan) if not only or case.operation in only]
     sections: dict[str, Section] = {}
     with plan.entered(), warnings.catch_warnings():

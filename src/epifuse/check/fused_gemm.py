@@ -96,7 +96,7 @@ class Plan:
 
 def check_operators(plan: Plan) -> Report:
     """Check the operators that discovery finds, the ``limit`` best ones of each family and dtype."""
-    report = Report("fused_gemm", _where(plan))
+    report = Report("fused_gemm", where_of(plan))
     report.notes.append(ROUNDING_STAGE)
     report.section("tile mapping").add(mapping.check())
     with plan.entered():
@@ -111,7 +111,7 @@ def check_operators(plan: Plan) -> Report:
 
 def check_lesson(lesson: Lesson, plan: Plan) -> Report:
     """Check a learner's function by the same cases."""
-    report = Report("fused_gemm", _where(plan))
+    report = Report("fused_gemm", where_of(plan))
     report.notes.append(ROUNDING_STAGE)
     section = report.section("tile mapping")
     if lesson.tile_of is None:
@@ -134,7 +134,8 @@ def check_lesson(lesson: Lesson, plan: Plan) -> Report:
     return report
 
 
-def _where(plan: Plan) -> str:
+def where_of(plan: Plan) -> str:
+    """What is checked there, for the report's title."""
     if plan.device == "cuda" and torch.cuda.is_available():
         return torch.cuda.get_device_name()
     if plan.device == "emulator":

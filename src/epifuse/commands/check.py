@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from epifuse.check.fused_gemm import Plan
 from epifuse.check.subjects import CheckError, load_lesson
 from epifuse.check.verdict import Report, Section
 from epifuse.commands import screen
+from epifuse.emulator import chips
 from epifuse.target import TargetSm
 from epifuse.utils.device import target_of_device
 
@@ -49,6 +51,7 @@ def run(suite: str, file: Path | None, plan: Plan, output: Path | None, only: tu
         raise CheckError("--file holds a fused_gemm.", advice="python -m epifuse check fused_gemm --file my.py")
     if plan.device == "auto":
         plan = replace(plan, device=_device_for(TargetSm.ensure(plan.target)))
+    _require_known(plan, only)
     console = screen.console()
     if suite == "fused_gemm":
         _mapping(console)
@@ -67,6 +70,18 @@ def run(suite: str, file: Path | None, plan: Plan, output: Path | None, only: tu
         output.write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
         console.print(Text(f"written to {output}"))
     return 0 if report else 1
+
+
+def _require_known(plan: Plan, only: tuple[str, ...]) -> None:
+    """Refuse operations that there are not, and targets that are not emulated, before anything is printed."""
+    operations = list(dict.fromkeys(operation for operation, _ in epilogues.texts()))
+    for name in only:
+        if name not in operations:
+            near = ", ".join(difflib.get_close_matches(name, operations)) or "`doctor --vocabulary` lists them"
+            raise CheckError(f"There is no operation {name!r} to check.", advice=f"Nearest: {near}. One --only each.")
+    if plan.device == "emulator" and plan.target is not None and str(plan.target) not in chips.names():
+        known = ", ".join(chips.names())
+        raise CheckError(f"No GPU of sm_{plan.target} is emulated.", advice=f"Emulated: {known}.")
 
 
 def _device_for(target: TargetSm | None) -> str:

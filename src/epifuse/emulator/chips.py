@@ -40,6 +40,11 @@ _CHIPS = {
 _ALIASES = {"90": "90a", "100": "100a", "100f": "100a", "103": "103a", "103f": "103a", "120": "120a", "120f": "120a"}
 
 
+def names() -> tuple[str, ...]:
+    """Every target that `chip` takes, without `sm_`."""
+    return (*_CHIPS, *_ALIASES)
+
+
 def chip(name: str) -> Chip:
     """The chip for a target such as `100a`, `sm_100a` or `100f`. Raises ValueError for others."""
     bare = name.removeprefix("sm_")

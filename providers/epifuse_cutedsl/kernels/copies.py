@@ -70,18 +70,14 @@ class WarpCopies:
 
     def staged(self, row: Any, column: Any, offsets: tuple[tuple[int, int], ...], turn: Any) -> Staged:
         """Where the tensors of piece number ``turn`` lie, for a thread at (row, column) with runs at ``offsets``."""
-        loads = {load: address for _, load, _, address in self._places(self.boxes.numbered_loads(), turn)}
-        outputs = {number: address for _, number, _, address in self._places(self.boxes.numbered_outputs(), turn)}
+        first = self._buffer(turn)
+        loads = {load: address for _, load, _, address in addresses(self.boxes.numbered_loads(), first)}
+        outputs = {number: address for _, number, _, address in addresses(self.boxes.numbered_outputs(), first)}
         both = bool(loads and outputs)
         return Staged(row, column, offsets, loads, outputs, cluster.sync_warp if both else None)
 
-    def _places(self, numbered: list[tuple[int, int, Box]], turn: Any) -> list[tuple[int, int, Box, Any]]:
-        """The address of each tensor's boxes, beside its numbers and box."""
-        found, address = [], self.copied + turn % PIECE_BUFFERS * self.boxes.piece_bytes
-        for number, index, box in numbered:
-            found.append((number, index, box, address))
-            address = address + box.bytes
-        return found
+    def _buffer(self, turn: Any) -> Any:
+        return self.copied + turn % PIECE_BUFFERS * self.boxes.piece_bytes
 
     def _arrived(self, turn: Any) -> Any:
         return self.arrived + turn % PIECE_BUFFERS * mbarrier.BYTES
@@ -90,21 +86,39 @@ class WarpCopies:
         """Start the copies of a piece's operands when all stores but the last ``pending`` have read their buffers."""
         if self.boxes.output_bytes:
             tma.wait_group_read(pending)
-        arrived = self._arrived(turn)
-        mbarrier.arrive_expect_tx(arrived, self.boxes.copied_load_bytes)
-        operands = [load for load in self.plan.loads if load.operand >= 0]
-        for number, load, box, address in self._places(self.boxes.numbered_loads(), turn):
-            for part in range(box.boxes):
-                where = _place(place, box, part, operands[load].halved)
-                tma.load(address + part * box.box_bytes, self.maps[number], where, arrived)
+        load_boxes(self.plan, self.boxes, self.maps, place, self._buffer(turn), self._arrived(turn))
 
     def _store(self, place: tuple[Any, Any, Any], turn: Any) -> None:
-        halved = {store.destination: store.halved for store in self.plan.stores}
-        for number, destination, box, address in self._places(self.boxes.numbered_outputs(), turn):
-            for part in range(box.boxes):
-                where = _place(place, box, part, halved[destination])
-                tma.store(self.maps[number], where, address + part * box.box_bytes)
+        store_boxes(self.plan, self.boxes, self.maps, place, self._buffer(turn))
         tma.commit_group()
+
+
+def addresses(numbered: list[tuple[int, int, Box]], first: Any) -> list[tuple[int, int, Box, Any]]:
+    """The address of each tensor's boxes, which lie behind one another, beside its numbers and box."""
+    found = []
+    for number, index, box in numbered:
+        found.append((number, index, box, first))
+        first = first + box.bytes
+    return found
+
+
+def load_boxes(plan: Any, boxes: Boxes, maps: list[Any], place: tuple[Any, Any, Any], first: Any, arrived: Any) -> None:
+    """Start the copies of all operands' parts at ``place`` (batch, m, n) to ``first`` and behind. One lane calls it."""
+    mbarrier.arrive_expect_tx(arrived, boxes.copied_load_bytes)
+    operands = [load for load in plan.loads if load.operand >= 0]
+    for number, load, box, address in addresses(boxes.numbered_loads(), first):
+        for part in range(box.boxes):
+            where = _place(place, box, part, operands[load].halved)
+            tma.load(address + part * box.box_bytes, maps[number], where, arrived)
+
+
+def store_boxes(plan: Any, boxes: Boxes, maps: list[Any], place: tuple[Any, Any, Any], first: Any) -> None:
+    """Start the copies of all outputs' parts from ``first`` and behind to ``place``. One lane calls it."""
+    halved = {store.destination: store.halved for store in plan.stores}
+    for number, destination, box, address in addresses(boxes.numbered_outputs(), first):
+        for part in range(box.boxes):
+            where = _place(place, box, part, halved[destination])
+            tma.store(maps[number], where, address + part * box.box_bytes)
 
 
 def _place(place: tuple[Any, Any, Any], box: Box, part: int, halved: bool) -> list[Any]:

@@ -12,7 +12,7 @@ from cutlass.cute import arch
 
 from epifuse.dtypes import DType
 from epifuse_cutedsl.configs.sm80 import Sm80Config
-from epifuse_cutedsl.fuse.fragment import Extents, Fragment, Run, TileCoordinates
+from epifuse_cutedsl.fuse.fragment import Extents, TileCoordinates
 from epifuse_cutedsl.kernels.sm80 import simt, stage, tensor
 from epifuse_cutedsl.kernels.sm80.copy import TileCopy, copy_shape
 from epifuse_cutedsl.kernels.sm80.fragments import Fragments
@@ -113,7 +113,7 @@ class Sm80Gemm:
             accumulators = simt.run(self.loop, ring, thread, k_tiles)
         tile = TileCoordinates(origin_m, origin_n, batch, thread, thread // 32, thread & 31)
         epilogue = self.epilogue.bind(parameters[len(PARAMETERS) :], tile, Extents(m, n, batches))
-        first = self._places(tile, *self.stage.start(thread))
+        first = stage.places(self.stage, tile, *self.stage.start(thread))
         state = epilogue.tile_begin(first)
         pieces = epilogue.load_step(first)
         stage.write(self.stage, base, self.loop.placed(thread, accumulators))
@@ -135,16 +135,16 @@ class Sm80Gemm:
         address = base + (shape.pitch * line + place) * shape.element_bytes
 
         def visit(line: Any, address: Any, pieces: list[Any], state: list[Any]) -> tuple[Any, ...]:
-            places = self._places(tile, line, place)
+            places = stage.places(self.stage, tile, line, place)
             registers = stage.read(shape, address, self.accumulator.name)
             following = line + shape.lines_per_step
             ahead = cutlass.select_(following < shape.lines, following, line)
-            next_pieces = epilogue.load_step(self._places(tile, ahead, place))
+            next_pieces = epilogue.load_step(stage.places(self.stage, tile, ahead, place))
             state = epilogue.visit(replace(places, registers=tuple(registers)), pieces, state)
             step_bytes = shape.lines_per_step * shape.pitch * shape.element_bytes
             return following, address + step_bytes, next_pieces, state
 
-        return _repeat(visit, steps, line, address, pieces, state)
+        return stage.repeat(visit, steps, line, address, pieces, state)
 
     @property
     def _scratch(self) -> int:
@@ -164,16 +164,6 @@ class Sm80Gemm:
             k_extent=k,
         )
 
-    def _places(self, tile: TileCoordinates, line: Any, place: Any) -> Fragment:
-        """The runs of one step, without registers."""
-        shape = self.stage
-        runs = []
-        for index in range(shape.runs):
-            along = place + index * shape.lanes * shape.run
-            m, n = (line, along) if shape.axis == "n" else (along, line)
-            runs.append(Run(index * shape.run, shape.run, tile.m0 + m, tile.n0 + n, position=index, line=0))
-        return Fragment(shape.axis, tuple(runs))
-
     def _steps(self, m: Any, n: Any, tile: TileCoordinates) -> Any:
         """Steps with a line inside the problem."""
         left = m - tile.m0 if self.stage.axis == "n" else n - tile.n0
@@ -187,11 +177,3 @@ def place_of(pid: Any, tiles_m: Any, tiles_n: Any, group: Any) -> tuple[Any, Any
     batch = pid // (tiles_m * tiles_n)
     tile_m, tile_n = tile_of(pid - batch * (tiles_m * tiles_n), tiles_m, tiles_n, group)
     return Int32(batch), Int32(tile_m), Int32(tile_n)
-
-
-@cute.jit
-def _repeat(visit: Any, steps: Int32, line: Any, address: Any, pieces: Any, state: Any) -> Any:
-    """``visit`` ``steps`` times; the state afterwards."""
-    for _ in cutlass.range(steps, unroll=1):
-        line, address, pieces, state = visit(line, address, pieces, state)
-    return state

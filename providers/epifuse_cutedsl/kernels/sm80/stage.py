@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cutlass
+from cutlass import Int32, cute
+
+from epifuse_cutedsl.fuse.fragment import Fragment, Run, TileCoordinates
 from epifuse_cutedsl.kernels.ptx import shared
 from epifuse_cutedsl.tile.stage import StageShape
 
@@ -83,3 +87,21 @@ def read_run(address: Any, displacement: int, length: int, accumulator: str) -> 
         for piece in range(length // count)
         for value in shared.ld_shared(address, displacement + size * count * piece, kind=kind, count=count)
     ]
+
+
+def places(shape: StageShape, tile: TileCoordinates, line: Any, place: Any) -> Fragment:
+    """A thread's runs in one line of the staged tile, without registers."""
+    runs = []
+    for index in range(shape.runs):
+        along = place + index * shape.lanes * shape.run
+        m, n = (line, along) if shape.axis == "n" else (along, line)
+        runs.append(Run(index * shape.run, shape.run, tile.m0 + m, tile.n0 + n, position=index, line=0))
+    return Fragment(shape.axis, tuple(runs))
+
+
+@cute.jit
+def repeat(visit: Any, steps: Int32, line: Any, address: Any, pieces: Any, state: Any) -> Any:
+    """``visit`` ``steps`` times; the state afterwards."""
+    for _ in cutlass.range(steps, unroll=1):
+        line, address, pieces, state = visit(line, address, pieces, state)
+    return state

@@ -11,15 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cutlass import Int32
-
 from epifuse import dtypes
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, WARP_ROWS, Sm90Config
-from epifuse_cutedsl.fuse.boxes import Box, Boxes
+from epifuse_cutedsl.fuse.boxes import Boxes
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.convert import unpack
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, Run, TileCoordinates
 from epifuse_cutedsl.fuse.staged import Staged
+from epifuse_cutedsl.kernels.copies import addresses, load_boxes, store_boxes
 from epifuse_cutedsl.kernels.ptx import cluster, mbarrier, tma
 
 
@@ -156,15 +155,8 @@ class DirectTail:
         return tuple((8 * h, 8 * j) for j in range(self.config.epilogue_n // 8) for h in range(2))
 
     def _staged(self, buffer: int) -> Staged:
-        loads, outputs = {}, {}
-        address = self._outputs(buffer)
-        for _, destination, box in self.boxes.numbered_outputs():
-            outputs[destination] = address
-            address = address + box.bytes
-        address = self._loads(buffer)
-        for _, load, box in self.boxes.numbered_loads():
-            loads[load] = address
-            address = address + box.bytes
+        loads = {load: at for _, load, _, at in addresses(self.boxes.numbered_loads(), self._loads(buffer))}
+        outputs = {to: at for _, to, _, at in addresses(self.boxes.numbered_outputs(), self._outputs(buffer))}
         return Staged(self.lane >> 2, (self.lane & 3) * 2, self._offsets(), loads, outputs)
 
     def _outputs(self, buffer: int) -> Any:
@@ -180,30 +172,13 @@ class DirectTail:
     def _load(self, tile: TileCoordinates, index: int) -> None:
         """Start the copies of a piece's full operands. One lane calls it."""
         buffer = index % self.config.depth
-        arrived, address = self._arrived(buffer), self._loads(buffer)
-        mbarrier.arrive_expect_tx(arrived, self.boxes.copied_load_bytes)
-        for number, load, box in self.boxes.numbered_loads():
-            halved = self._halved_load(load)
-            for part in range(box.boxes):
-                place = self._place(tile, box, part, halved)
-                tma.load(address + part * box.box_bytes, self.maps[number], place, arrived)
-            address = address + box.bytes
+        first, arrived = self._loads(buffer), self._arrived(buffer)
+        load_boxes(self.epilogue.plan, self.boxes, self.maps, self._corner(tile), first, arrived)
 
     def _store(self, tile: TileCoordinates, buffer: int) -> None:
         """Start the copies of a piece's outputs. One lane calls it."""
-        address = self._outputs(buffer)
-        for number, destination, box in self.boxes.numbered_outputs():
-            halved = next(s.halved for s in self.epilogue.plan.stores if s.destination == destination)
-            for part in range(box.boxes):
-                place = self._place(tile, box, part, halved)
-                tma.store(self.maps[number], place, address + part * box.box_bytes)
-            address = address + box.bytes
+        store_boxes(self.epilogue.plan, self.boxes, self.maps, self._corner(tile), self._outputs(buffer))
 
-    def _place(self, tile: TileCoordinates, box: Box, part: int, halved: bool) -> list[Any]:
-        """Where the warp's part of a tensor begins, innermost first."""
-        n = tile.n0 // 2 if halved else tile.n0
-        batch = tile.batch if box.batched else Int32(0)
-        return [n + part * box.box_columns, tile.m0 + tile.warp * WARP_ROWS, batch]
-
-    def _halved_load(self, number: int) -> bool:
-        return [load.halved for load in self.epilogue.plan.loads if load.operand >= 0][number]
+    def _corner(self, tile: TileCoordinates) -> tuple[Any, Any, Any]:
+        """Batch, row and column where the warp's part of a piece begins."""
+        return tile.batch, tile.m0 + tile.warp * WARP_ROWS, tile.n0

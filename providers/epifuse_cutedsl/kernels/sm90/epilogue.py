@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
-from cutlass import Int32, cute
+from cutlass import Int32
 
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, WARPGROUP, Sm90Config
 from epifuse_cutedsl.fuse.control import when
-from epifuse_cutedsl.fuse.fragment import Extents, Fragment, Run, TileCoordinates
+from epifuse_cutedsl.fuse.fragment import Extents, TileCoordinates
 from epifuse_cutedsl.kernels.ptx.asm import emit
 from epifuse_cutedsl.kernels.sm80 import stage
 from epifuse_cutedsl.tile.stage import StageShape
@@ -83,7 +83,7 @@ class StagedTail:
         """The engine for one piece, and its first loads."""
         facts = replace(self.epilogue.facts, barrier=self.memory.barrier)
         bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents)
-        first = self._places(tile, *self.shape.start(tile.thread))
+        first = stage.places(self.shape, tile, *self.shape.start(tile.thread))
         return bound, bound.tile_loads(first), bound.load_step(first)
 
     def _piece(
@@ -95,31 +95,21 @@ class StagedTail:
         stage.write(shape, memory.staged, placed)
         memory.sync()
         line, place = shape.start(tile.thread)
-        state = bound.tile_begin(self._places(tile, line, place), words)
+        state = bound.tile_begin(stage.places(self.shape, tile, line, place), words)
         address = memory.staged + (shape.pitch * line + place) * shape.element_bytes
 
         def visit(line: Any, address: Any, pieces: list[Any], state: list[Any]) -> tuple[Any, ...]:
-            places = self._places(tile, line, place)
+            places = stage.places(self.shape, tile, line, place)
             registers = stage.read(shape, address, self.accumulator)
             following = line + shape.lines_per_step
             ahead = cutlass.select_(following < shape.lines, following, line)
-            next_pieces = bound.load_step(self._places(tile, ahead, place))
+            next_pieces = bound.load_step(stage.places(self.shape, tile, ahead, place))
             state = bound.visit(replace(places, registers=tuple(registers)), pieces, state)
             return following, address + shape.lines_per_step * shape.pitch * shape.element_bytes, next_pieces, state
 
-        state = _repeat(visit, self._steps(tile), line, address, pieces, state)
+        state = stage.repeat(visit, self._steps(tile), line, address, pieces, state)
         state = bound.reduce_flush(state, memory.scratch)
         bound.tile_end(state)
-
-    def _places(self, tile: TileCoordinates, line: Any, place: Any) -> Fragment:
-        """The runs of one step, without registers."""
-        shape = self.shape
-        runs = []
-        for index in range(shape.runs):
-            along = place + index * shape.lanes * shape.run
-            m, n = (line, along) if shape.axis == "n" else (along, line)
-            runs.append(Run(index * shape.run, shape.run, tile.m0 + m, tile.n0 + n, position=index, line=0))
-        return Fragment(shape.axis, tuple(runs))
 
     def _steps(self, tile: TileCoordinates) -> Any:
         """Steps with a line inside the problem."""
@@ -127,11 +117,3 @@ class StagedTail:
         left = self.extents.m - tile.m0 if shape.axis == "n" else self.extents.n - tile.n0
         steps = (left + (shape.lines_per_step - 1)) >> (shape.lines_per_step.bit_length() - 1)
         return cutlass.select_(steps < shape.steps, steps, Int32(shape.steps))
-
-
-@cute.jit
-def _repeat(visit: Any, steps: Int32, line: Any, address: Any, pieces: Any, state: Any) -> Any:
-    """``visit`` ``steps`` times; the state afterwards."""
-    for _ in cutlass.range(steps, unroll=1):
-        line, address, pieces, state = visit(line, address, pieces, state)
-    return state

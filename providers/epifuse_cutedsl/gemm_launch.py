@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,8 +23,7 @@ from epifuse_cutedsl.operands import strides_mkl
 from epifuse_cutedsl.run_workspace import RunWorkspace
 
 
-@dataclass(frozen=True)
-class Compiled:
+class Compiled(NamedTuple):
     """An image with what a launch needs beside it."""
 
     launcher: Launcher

@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from epifuse import dtypes
@@ -364,8 +363,7 @@ def folds_batches(args: GemmArguments) -> bool:
     return args.problem_size.L > 1 and any(reduce.axes[0] for reduce in args.plan.reduces)
 
 
-@dataclass(frozen=True, slots=True)
-class _Description:
+class _Description(NamedTuple):
     """What the operators of one list share: operands, and the epilogue that is fused in."""
 
     dtypes: str

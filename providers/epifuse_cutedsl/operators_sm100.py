@@ -76,7 +76,7 @@ class Sm100GemmOperator(GemmOperator):
         if (config.a_k_major, config.b_k_major) != _majors(args):
             return f"The operator is made for operands of other majors than these: {config}"
         tail = cls.tail(args)
-        if config.tail != (tail if replace(config, tail=tail).boxed else Tail(tail.columns)):
+        if config.tail != (tail if config._replace(tail=tail).boxed else Tail(tail.columns)):
             return f"The operator's epilogue goes as {config.tail}, these arguments' as {tail}"
         return None
 

@@ -8,8 +8,8 @@ stream, and its memory is part of the run's workspace.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from epifuse.runtime.tensors import MAX_ALIGNMENT_BYTES, Traits
 from epifuse.target import TargetSm
@@ -28,8 +28,7 @@ CODES = tuple("qqiiiqqqqii")
 """Struct codes of ``kernels.padded.kernel.PARAMETERS``."""
 
 
-@dataclass(frozen=True, slots=True)
-class PaddedCopy:
+class PaddedCopy(NamedTuple):
     """A copy of A (``k_last``) or B: (rows of M or N, K) for each batch, or for one where one matrix serves all."""
 
     source: Traits

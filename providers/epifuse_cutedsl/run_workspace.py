@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from epifuse_cutedsl.padded_copy import ALIGNMENT_BYTES, PaddedCopy
 
@@ -11,8 +11,7 @@ Copies = tuple[PaddedCopy | None, PaddedCopy | None]
 """Of A and of B; None where the operand is read where it lies."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunWorkspace:
+class RunWorkspace(NamedTuple):
     """First the reductions' memory, of which ``zero_bytes`` must be zero, then the copies of A and of B."""
 
     reduction_bytes: int = 0

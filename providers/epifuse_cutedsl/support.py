@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from epifuse.arguments import GemmArguments
 from epifuse.errors import UnsupportedError
@@ -33,8 +33,7 @@ def product_refusal(args: GemmArguments) -> UnsupportedError | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
+class Ways(NamedTuple):
     """How a kernel moves an epilogue's tensors: those with boxes by tensor copies, others by accesses of ``run``
     elements at most."""
 
@@ -43,7 +42,10 @@ class Ways:
     run: int = WIDEST_ACCESS_BYTES
 
 
-def refusal(args: GemmArguments, target: TargetSm | None, ways: Ways = Ways()) -> UnsupportedError | None:
+_PORTABLE = Ways()
+
+
+def refusal(args: GemmArguments, target: TargetSm | None, ways: Ways = _PORTABLE) -> UnsupportedError | None:
     """Why a kernel cannot run this epilogue on this target, whatever multiplies; None where it can.
 
     Asked for every configuration, and so remembered with the arguments.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from epifuse.arguments import GemmArguments
 from epifuse.runtime.tensormap import ALIGNMENT_BYTES, TiledMap
@@ -15,8 +15,7 @@ _LARGEST_STRIDE_BYTES = 1 << 40
 MAJORS = ("k", "mn")
 
 
-@dataclass(frozen=True, slots=True)
-class TmaOperand:
+class TmaOperand(NamedTuple):
     """``major`` is 'k' or 'mn'; sizes and byte strides as a map of three dimensions wants them, innermost first.
 
     ``batched`` is False where one matrix serves all batches; the map then has one.
@@ -66,8 +65,7 @@ def tma_operand(traits: Traits, *, k_last: bool) -> TmaOperand | str:
     return reason
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """How an operand reaches a kernel: ``operand`` lies where the user put it, or is the ``copy``."""
 
     operand: TmaOperand

@@ -12,9 +12,8 @@ import math
 import random
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -39,8 +38,7 @@ _ANY = TargetSm("90a")
 """Whose SMs are counted for the search's first guess."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One operator on one problem, in microseconds."""
 
     problem: str
@@ -51,7 +49,7 @@ class Sample:
 
     def predicted(self, times: PersistentTimes, target: TargetSm) -> float:
         """What the model says with this row."""
-        return persistent_us(self.work, replace(self.how, times=times), target)
+        return persistent_us(self.work, self.how._replace(times=times), target)
 
 
 def samples(measured: dict[str, Any], target: TargetSm) -> list[Sample]:
@@ -100,8 +98,8 @@ def _longest_step(own: Sequence[Sample]) -> float:
     unit = PersistentTimes(1.0, 0.0, 0.0)
     steps = []
     for sample in own:
-        free = replace(sample.how, traffic=Traffic(1e9, 8.0, launch_us=0.0), times=unit)
-        steps.append(sample.us / persistent_us(replace(sample.work, operations=0.0), free, _ANY))
+        free = sample.how._replace(traffic=Traffic(1e9, 8.0, launch_us=0.0), times=unit)
+        steps.append(sample.us / persistent_us(sample.work._replace(operations=0.0), free, _ANY))
     return min(steps)
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from epifuse.arguments import GemmArguments
 from epifuse.emulator import chips
@@ -35,8 +34,7 @@ MEASURED_BYTES = 2.0
 """An element's operations and bytes in the epilogue with which all tables were measured: bias and relu, 16 bits out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(NamedTuple):
     """What an SM of an architecture does: flops per clock with tensor cores (half), FMA in float32 and float64; the
     chip's memory in terabytes a second and its second-level cache in megabytes."""
 
@@ -75,8 +73,7 @@ def sm_count(target: TargetSm) -> int:
         return 108
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """What a run has to do, whoever does it. Operations and bytes are those of one element of the accumulator; what is
     moved are an epilogue's full tensors."""
 
@@ -130,8 +127,7 @@ def _is_shifted(traits: Traits) -> bool:
 # --- one CTA for each tile --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class WaveTimes:
+class WaveTimes(NamedTuple):
     """What one configuration takes on one SM that works on several CTAs at once, in microseconds.
 
     One K tile of one CTA takes ``step_us`` of the SM's time, and at least ``latency_us`` whoever else is there; a tile
@@ -172,8 +168,7 @@ class Overlap(enum.Enum):
     BESIDE = "the next tile's main loop: other warps run epilogues"
 
 
-@dataclass(frozen=True, slots=True)
-class PersistentTimes:
+class PersistentTimes(NamedTuple):
     """What one configuration takes on one SM that works on one tile after the other, in microseconds: a K tile, a tile
     beside that, and its epilogue."""
 
@@ -182,8 +177,7 @@ class PersistentTimes:
     epilogue_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
+class Copies(NamedTuple):
     """How fast the second-level cache feeds the SMs: bytes a microsecond to one, and to all together; and what a byte
     of rows that do not begin at a line counts for either."""
 
@@ -200,8 +194,7 @@ class Copies:
         return max(one / self.sm_bytes_per_us, all_ * ctas / self.chip_bytes_per_us)
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(NamedTuple):
     """How memory slows a persistent kernel down: ``terabytes_per_second`` it gets, the exponent with which its time and
     the SMs' add up (1: one after the other; large: side by side), what a byte that is read again counts beside one that
     is read once; how fast copies from the cache are, where that is known; and a launch."""
@@ -213,8 +206,7 @@ class Traffic:
     launch_us: float = LAUNCH_US
 
 
-@dataclass(frozen=True, slots=True)
-class Persistent:
+class Persistent(NamedTuple):
     """How a configuration works on a problem: a CTA's tile, ``cluster_m`` CTAs along M that take tiles together, and so
     many of those along M before the next along N; ``split`` CTAs have a part of a tile's K each, and one adds them."""
 

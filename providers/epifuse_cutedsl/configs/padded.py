@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 TILE_BYTES = 128
 """A tile's extent along K, and along M or N, in bytes: what a warp reads and what it writes are whole cache lines."""
@@ -14,8 +14,7 @@ WORD_BYTES = 4
 PITCH_BYTES = TILE_BYTES + WORD_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class PaddedForm:
+class PaddedForm(NamedTuple):
     """What the copy kernel is compiled for. ``along_k``: neighbours along K are read together, else those along M or N.
 
     ``words``: neighbours fill aligned words of 4 bytes, as many as there are; else each element is read by itself.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from epifuse_cutedsl.fuse.boxes import PIECE_BUFFERS
 from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES, OperandTile
@@ -26,8 +26,7 @@ _MOST_STAGES = 16
 _LEAST_STAGES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """What the engine takes for a tile of its own: rows, columns, and the warps that share it.
 
     ``lanes``: rows that a warp has, 32 or 16. ``pairs``: with 16, whether the upper half of a warp has the second half
@@ -58,8 +57,7 @@ class Piece:
         return self.thread_columns // self.run
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(NamedTuple):
     """How an epilogue goes: the most columns of a step; shared memory of one warp's full operands, and of its
     outputs in their place, in a step, as far as they move by tensor copies."""
 
@@ -72,8 +70,11 @@ class Tail:
         return EPILOGUE_WARPS * PIECE_BUFFERS * self.piece_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Sm100Config:
+PLAIN = Tail()
+"""No tensor copies."""
+
+
+class Sm100Config(NamedTuple):
     """A CTA's tile, and how CTAs work together.
 
     ``ctas`` 2: pairs of CTAs, whose tiles lie below one another, multiply together; each has half of the tile of B.
@@ -91,7 +92,7 @@ class Sm100Config:
     dynamic: bool = False
     """Whether CTAs ask for tiles (launch control) instead of taking every so many."""
     stages: int = 0
-    tail: Tail = Tail()
+    tail: Tail = PLAIN
 
     @property
     def tile_k(self) -> int:
@@ -210,7 +211,7 @@ _DYNAMIC = ((128, 256, 2, 2, 1), (128, 128, 2, 2, 1), (128, 128, 1, 1, 1))
 
 @functools.lru_cache(maxsize=256)
 def configurations(
-    cc: int, element_bytes: int, a_k_major: bool, b_k_major: bool, scratch_bytes: int = 0, tail: Tail = Tail()
+    cc: int, element_bytes: int, a_k_major: bool, b_k_major: bool, scratch_bytes: int = 0, tail: Tail = PLAIN
 ) -> tuple[Sm100Config, ...]:
     """Every configuration with as many stages as fit, for operands of so many bytes an element and these majors, where
     the epilogue needs ``scratch_bytes`` and goes as ``tail`` says (where the tile lets it)."""
@@ -224,11 +225,11 @@ def configurations(
     return tuple(found)
 
 
-def with_stages(config: Sm100Config, cc: int, scratch_bytes: int, tail: Tail = Tail()) -> Sm100Config | None:
+def with_stages(config: Sm100Config, cc: int, scratch_bytes: int, tail: Tail = PLAIN) -> Sm100Config | None:
     """The configuration with the tail, as far as it goes with it, and as many stages as fit; None where they are too
     few."""
-    bare = replace(config, stages=0, tail=tail)
+    bare = config._replace(stages=0, tail=tail)
     if not bare.boxed:
-        bare = replace(bare, tail=Tail(tail.columns))
+        bare = bare._replace(tail=Tail(tail.columns))
     room = (limit_bytes(cc) - bare.smem_bytes(scratch_bytes)) // config.stage_bytes
-    return replace(bare, stages=min(room, _MOST_STAGES)) if room >= _LEAST_STAGES else None
+    return bare._replace(stages=min(room, _MOST_STAGES)) if room >= _LEAST_STAGES else None

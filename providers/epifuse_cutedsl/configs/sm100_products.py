@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from epifuse import dtypes
 
@@ -25,8 +25,7 @@ _NOT_IN_FAMILY = ("i8",)
 """Kinds of sm_100a and sm_110a alone: ptxas refuses them for sm_100f and sm_103a."""
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(NamedTuple):
     """One row: the instruction's kind; codes of A, B and the accumulator; bytes of an element of A and of B."""
 
     names: Names

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from epifuse_cutedsl.tile.smem import CHUNK_BYTES, align, resident_bytes
 from epifuse_cutedsl.tile.stage import StageShape, run_that_fits
@@ -13,8 +13,7 @@ TENSOR_CLASSES = {"half": 2, "tf32": 4, "byte": 1}
 PLAIN_CLASSES = {"f32": 4, "f64": 8}
 
 
-@dataclass(frozen=True, slots=True)
-class Sm80Config:
+class Sm80Config(NamedTuple):
     """A tile and how it is worked on. ``warps_m`` x ``warps_n`` warps share it in tensor classes; in plain ones
     ``threads_m`` x ``threads_n`` threads do."""
 

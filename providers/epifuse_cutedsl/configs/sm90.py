@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from epifuse_cutedsl.configs.sm90_products import KINDS, Part, ProductKind, part_of
 from epifuse_cutedsl.tile.smem import align, limit_bytes
@@ -25,8 +25,7 @@ _MOST_STAGES = 8
 _LEAST_STAGES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(NamedTuple):
     """How an epilogue goes, and what that takes of shared memory.
 
     ``direct``: on the accumulators as they lie, full tensors by tensor copies, ``columns`` at a time. Then
@@ -39,8 +38,11 @@ class Tail:
     load_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Sm90Config:
+STAGED = Tail()
+"""No tensor copies: through a staged piece."""
+
+
+class Sm90Config(NamedTuple):
     """A tile of A and B and how the warpgroups share it.
 
     Cooperative: each consumer warpgroup has half of the tile's rows, or of its columns where there are 64 rows.
@@ -62,7 +64,7 @@ class Sm90Config:
     split: int = 1
     """CTAs of a cluster that share a tile's K: the first one adds the others' sums to its own."""
     stages: int = 0
-    tail: Tail = Tail()
+    tail: Tail = STAGED
     element_bytes: int = 2
     """Bytes of an element of A and of B."""
     part: Part | None = None
@@ -227,12 +229,12 @@ def _of_kind(row: Sm90Config, kind: ProductKind) -> Sm90Config | None:
     part = part_of(row.blocks, row.columns, k_bytes, alternating=row.pingpong) if kind.promoted else None
     if kind.promoted and part is None:
         return None
-    return replace(row, tile_k=k_bytes // size, element_bytes=size, part=part)
+    return row._replace(tile_k=k_bytes // size, element_bytes=size, part=part)
 
 
 @functools.lru_cache(maxsize=256)
 def configurations(
-    cc: int, scratch_bytes: int = 0, tail: Tail = Tail(), *, kind: ProductKind = HALF
+    cc: int, scratch_bytes: int = 0, tail: Tail = STAGED, *, kind: ProductKind = HALF
 ) -> tuple[Sm90Config, ...]:
     """Every configuration of a kind with as many stages as fit, where a consumer's epilogue needs ``scratch_bytes``
     beside what ``tail`` says.
@@ -247,11 +249,11 @@ def configurations(
         wide = _of_kind(row, kind)
         if wide is None:
             continue
-        narrow = wide if tail.direct else replace(wide, epilogue_n=tail.columns // 2)
+        narrow = wide if tail.direct else wide._replace(epilogue_n=tail.columns // 2)
         stages, more = (_stages(config, limit_bytes(cc), scratch_bytes) for config in (wide, narrow))
         best, stages = (wide, stages) if stages + 1 >= more and stages >= _LEAST_STAGES else (narrow, more)
         if stages >= _LEAST_STAGES:
-            found[replace(best, stages=stages)] = None
+            found[best._replace(stages=stages)] = None
     return tuple(found)
 
 

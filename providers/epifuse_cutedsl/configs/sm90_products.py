@@ -7,7 +7,7 @@ matrices of either major.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 INSTRUCTION_K_BYTES = 32
 """K of one instruction, whatever the dtype."""
@@ -34,8 +34,7 @@ _ELEMENTS = {
 _ACCUMULATORS = {"float32": "f32", "float16": "f16", "int32": "s32"}
 
 
-@dataclass(frozen=True, slots=True)
-class ProductKind:
+class ProductKind(NamedTuple):
     """One row: dtypes of A, B and the accumulator by name."""
 
     a: str
@@ -87,8 +86,7 @@ class ProductKind:
         return ("k", "mn") if self.element_bytes == 2 else ("k",)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """What a promoted product sums up at a time: ``n`` columns of 64 rows, in ``buffers`` sets of registers by turns.
 
     With two buffers a part is added while the next one is multiplied; with one, the other warpgroup multiplies.

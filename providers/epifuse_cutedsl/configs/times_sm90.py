@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 from epifuse.arguments import GemmArguments
 from epifuse.target import TargetSm
@@ -112,7 +111,7 @@ def times_of(config: Sm90Config) -> PersistentTimes:
         return row
     small = config.tile_m * config.tile_n <= _SMALL_AREA
     slower = _PROMOTED_PINGPONG if config.pingpong else _PROMOTED_SMALL if small else _PROMOTED
-    return replace(row, step_us=row.step_us * slower)
+    return row._replace(step_us=row.step_us * slower)
 
 
 def _row(config: Sm90Config) -> PersistentTimes:
@@ -132,6 +131,6 @@ def _row(config: Sm90Config) -> PersistentTimes:
         found = MEASURED.get(row)
         if found is not None:
             scale = _UNKNOWN_SLOWER * (parts if row[2] != k_bytes else 1)
-            return replace(found, step_us=found.step_us * scale)
+            return found._replace(step_us=found.step_us * scale)
     step = 2.0 * area * 64 / (_FLOPS_PER_CLOCK * _EFFICIENCY * 1000 * _CLOCK_GHZ) * _UNKNOWN_SLOWER
     return PersistentTimes(step * parts, 0.5, area / 16384 + 0.2)

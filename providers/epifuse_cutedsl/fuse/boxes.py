@@ -8,7 +8,7 @@ beside one another, each with rows of 16 to 128 bytes, swizzled over as many (PT
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from epifuse.binding import Bound
 from epifuse.fusion.plan import Route, Transport
@@ -28,8 +28,7 @@ _LARGEST_STRIDE_BYTES = 1 << 40
 _WHOLE = (True, True, True)
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """A tensor's part of one piece: ``rows`` rows of ``columns`` elements. ``batched``: it has a matrix a batch."""
 
     element_bytes: int
@@ -86,8 +85,7 @@ class Box:
         return turned, offset - turned + box * self.box_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Boxes:
+class Boxes(NamedTuple):
     """The boxes of an epilogue: by load that reaches memory or is a number, and by destination; None where a tensor
     moves otherwise."""
 

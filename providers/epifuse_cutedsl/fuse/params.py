@@ -8,9 +8,8 @@ the same device code: extents, strides, addresses and scalars are parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,8 +24,7 @@ WIDEST_ACCESS_BYTES = 16
 _CODES = {"float32": "f", "float64": "d", "int32": "i", "bool": "i"}
 
 
-@dataclass(frozen=True, slots=True)
-class TensorTraits:
+class TensorTraits(NamedTuple):
     """How a tensor of the epilogue is reached.
 
     ``varies`` are the (l, m, n) along which it has a stride; ``unit`` the one of m and n whose stride is 1, if any;
@@ -48,8 +46,7 @@ class TensorTraits:
         return self.vector_bytes // self.dtype.bytes if self.unit == axis else 1
 
 
-@dataclass(frozen=True, slots=True)
-class EpilogueTraits:
+class EpilogueTraits(NamedTuple):
     """All that the device code depends on beside the plan: tensors by load and by destination, and the runs' axis."""
 
     loads: tuple[TensorTraits | None, ...]
@@ -57,8 +54,7 @@ class EpilogueTraits:
     axis: str
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
+class Param(NamedTuple):
     """One number that a kernel takes: ``code`` is its struct code (``q``, ``i``, ``f``, ``d``)."""
 
     name: str

@@ -4,19 +4,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
+class Operator(NamedTuple):
     """An operator of the DSL's scalars (``operator.<name>``)."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(NamedTuple):
     """One PTX instruction by the operands' dtype; None where inference never asks for it."""
 
     f32: str | None
@@ -24,15 +21,13 @@ class Instruction:
     s32: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(NamedTuple):
     """A function of the DSL's mathematics library in its accurate form (at most 2 units in float32)."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
+class Own(NamedTuple):
     """Code of its own: a function ``emit_<primitive>`` of ``fuse.compute``, or a method of the driver's."""
 
 
@@ -75,8 +70,7 @@ PRIMITIVES: dict[str, Form] = {
 """Form by primitive. A test holds the keys against the vocabulary."""
 
 
-@dataclass(frozen=True, slots=True)
-class Short:
+class Short(NamedTuple):
     """One approximate instruction of float32, its operand multiplied by ``scale`` before. ``.ftz`` may be put in.
 
     ``squared``: where subnormal results count, it is a power, flushed, of half the operand, squared. That is two
@@ -92,8 +86,7 @@ class Short:
         return self.instruction.replace(".approx.", ".approx.ftz.") if flushed else self.instruction
 
 
-@dataclass(frozen=True, slots=True)
-class OwnShort:
+class OwnShort(NamedTuple):
     """A function of ``fuse.short``; ``scales``: it takes ``flushed``, as subnormal operands cost it instructions."""
 
     scales: bool = False

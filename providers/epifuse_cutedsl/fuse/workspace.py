@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from epifuse.fusion.plan import EpiloguePlan, PlanReduce
 from epifuse_cutedsl.fuse.fragment import KernelFacts
@@ -15,8 +14,7 @@ PARTIAL_BYTES = 8
 """Every partial takes eight bytes, whatever its dtype: few of them are ever written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """How one reduction is laid out: which of rows and columns its result keeps, and whether batches are folded."""
 
     keeps_m: bool

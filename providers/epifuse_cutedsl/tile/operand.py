@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SWIZZLE_BYTES = 128
 """What the swizzle spans: a row of a box, and a K tile's bytes of K."""
@@ -14,8 +14,7 @@ INSTRUCTION_K_BYTES = 32
 """Bytes of K that one product takes of a K-major operand."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperandTile:
+class OperandTile(NamedTuple):
     """``extent`` positions along M or N by 128 bytes of K.
 
     K-major: one box whose rows are positions, 128 bytes of K each. MN-major: boxes beside one another, each with rows

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 KIB = 1024
 CHUNK_BYTES = 16
@@ -33,8 +32,7 @@ def resident_bytes(cc: int, ctas: int) -> int:
     return min(limit_bytes(cc), (limit_bytes(cc) + KIB) // ctas - KIB)
 
 
-@dataclass(frozen=True, slots=True)
-class Swizzle:
+class Swizzle(NamedTuple):
     """Chunk ``c`` of row ``r`` lies at chunk ``c ^ f(r)``, where ``f(r) = ((r >> shift) & mask) << left``.
 
     ``f(r ^ s) == f(r) ^ f(s)``: what depends on the lane and what is known to the compiler can be combined.
@@ -49,8 +47,7 @@ class Swizzle:
         return ((row >> self.shift) & self.mask) << self.left if self.mask else 0
 
 
-@dataclass(frozen=True, slots=True)
-class SharedTile:
+class SharedTile(NamedTuple):
     """``rows`` rows of ``row_bytes`` useful bytes, ``pitch_bytes`` apart."""
 
     rows: int

@@ -7,16 +7,14 @@ thread keeps its places in a line over all steps, and each of its runs is ``leng
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 WARP = 32
 PAD_BYTES = {"n": 32, "m": 16}
 """After each line, so that the pairs or single values that ``mma.sync`` leaves a lane meet in different banks."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageShape:
+class StageShape(NamedTuple):
     """The staged tile and how ``threads`` threads read it."""
 
     tile_m: int

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -136,7 +136,7 @@ def ours(case: Case) -> Code:
     bare = Sm100Config(*case.tile, case.ctas, case.ctas, 1)
     config = with_stages(bare, 100, 0, Sm100GemmOperator.tail(args))
     assert config is not None
-    operator = Sm100GemmOperator.operator_of(args, replace(config), 8)
+    operator = Sm100GemmOperator.operator_of(args, config._replace(), 8)
     artifact = operator.compile(args, TargetSm(CHIP))
     return count(artifact.compiled_obj.launcher.image.cubin, config.stages)
 

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from epifuse.dtypes import DType
 from epifuse_cutedsl.tile.smem import SharedTile, gathered, padded, rowwise
 
 
-@dataclass(frozen=True, slots=True)
-class MainTraits:
+class MainTraits(NamedTuple):
     """One operand: its dtype, the axis of its shared tiles, and how wide its global memory can be read.
 
     ``major`` is 'k' where K is the faster axis, 'mn' where M (of A) or N (of B) is. ``vector_bytes`` divides the base
@@ -25,7 +24,8 @@ class MainTraits:
     unit: bool = True
     whole: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Assert what the fields promise."""
         assert self.major in ("k", "mn")
         assert self.vector_bytes in (1, 2, 4, 8, 16)
         assert self.vector_bytes >= self.dtype.bytes
@@ -37,6 +37,7 @@ def shared_tile(traits: MainTraits, extent: int, tile_k: int, *, tensor: bool) -
 
     Tensor cores take either major as it is, the plain path takes rows of K only.
     """
+    traits.check()
     size = traits.dtype.bytes
     if not tensor:
         return padded(tile_k, extent * size)

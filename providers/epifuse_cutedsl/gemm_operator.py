@@ -35,7 +35,7 @@ from epifuse_cutedsl.compile import Kernel, image_of
 from epifuse_cutedsl.configs.padded import PaddedForm
 from epifuse_cutedsl.fuse import workspace as reductions
 from epifuse_cutedsl.fuse.boxes import Boxes
-from epifuse_cutedsl.fuse.fragment import KernelFacts
+from epifuse_cutedsl.fuse.facts import KernelFacts
 from epifuse_cutedsl.fuse.params import EpilogueTraits, parameters, traits_of
 from epifuse_cutedsl.gemm_launch import Compiled, GemmLaunch
 from epifuse_cutedsl.launch import Launcher

@@ -22,7 +22,7 @@ from epifuse_cutedsl.configs.sm100 import RUNS, WARP, Sm100Config, Tail, configu
 from epifuse_cutedsl.configs.sm100_products import PRODUCTS
 from epifuse_cutedsl.fuse import workspace as reductions
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
-from epifuse_cutedsl.fuse.fragment import KernelFacts
+from epifuse_cutedsl.fuse.facts import KernelFacts
 from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, folds_batches, target_of
 from epifuse_cutedsl.provider import CuTeDSLProvider
 from epifuse_cutedsl.run_workspace import Copies

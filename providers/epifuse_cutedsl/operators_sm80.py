@@ -17,7 +17,7 @@ from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs import times_sm80
 from epifuse_cutedsl.configs.sm80 import Sm80Config, configurations
-from epifuse_cutedsl.fuse.fragment import KernelFacts
+from epifuse_cutedsl.fuse.facts import KernelFacts
 from epifuse_cutedsl.fuse.params import wanted_run
 from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, target_of
 from epifuse_cutedsl.operands import PRODUCTS, kind_of, kinds_now, main_traits

@@ -20,7 +20,7 @@ from epifuse_cutedsl.configs import times_sm90
 from epifuse_cutedsl.configs.sm90 import WARP_ROWS, WARPGROUP, Sm90Config, Tail, configurations
 from epifuse_cutedsl.configs.sm90_products import KINDS
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
-from epifuse_cutedsl.fuse.fragment import KernelFacts
+from epifuse_cutedsl.fuse.facts import KernelFacts
 from epifuse_cutedsl.fuse.params import traits_of, wanted_run
 from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, target_of
 from epifuse_cutedsl.provider import CuTeDSLProvider

@@ -21,7 +21,7 @@ from epifuse_cpu.evaluate import evaluate
 from epifuse_cpu.gemm import accumulate
 from epifuse_cutedsl import compat
 from epifuse_cutedsl.compile import entry_name
-from epifuse_cutedsl.fuse.fragment import KernelFacts
+from epifuse_cutedsl.fuse.facts import KernelFacts
 from epifuse_cutedsl.fuse.params import parameters, traits_of, values
 from epifuse_cutedsl.fuse.workspace import workspace_bytes
 

@@ -20,7 +20,8 @@ from epifuse.dtypes import DType
 from epifuse.fusion.plan import EpiloguePlan, PlanCompute
 from epifuse_cutedsl.fuse import compute, convert, paired, reduce, shortcuts, workspace
 from epifuse_cutedsl.fuse.boxes import Boxes
-from epifuse_cutedsl.fuse.fragment import Extents, Fragment, KernelFacts, TileCoordinates
+from epifuse_cutedsl.fuse.facts import KernelFacts
+from epifuse_cutedsl.fuse.fragment import Extents, Fragment, TileCoordinates
 from epifuse_cutedsl.fuse.load import MemoryLoad, Reach
 from epifuse_cutedsl.fuse.params import EpilogueTraits, Param, parameters
 from epifuse_cutedsl.fuse.staged import Staged

@@ -24,7 +24,8 @@ from epifuse.fusion.plan import PlanReduce
 from epifuse_cutedsl.fuse import folds
 from epifuse_cutedsl.fuse.control import fold_range, when
 from epifuse_cutedsl.fuse.convert import SCALARS, pack
-from epifuse_cutedsl.fuse.fragment import Extents, Fragment, KernelFacts, TileCoordinates
+from epifuse_cutedsl.fuse.facts import KernelFacts
+from epifuse_cutedsl.fuse.fragment import Extents, Fragment, TileCoordinates
 from epifuse_cutedsl.fuse.load import Reach, inside
 from epifuse_cutedsl.fuse.store import store_elements
 from epifuse_cutedsl.fuse.values import Frame, Lanes, Spread
@@ -52,7 +53,7 @@ class Reduction:
         self.reach = reach
         self.inputs = extents
         if shape.halved:  # from here on in columns of the gated value
-            facts = replace(facts, tile_n=facts.tile_n // 2, run=facts.run // 2)
+            facts = facts._replace(tile_n=facts.tile_n // 2, run=facts.run // 2)
             extents, tile = replace(extents, n=extents.n // 2), replace(tile, n0=tile.n0 // 2)
         self.facts = facts
         self.extents = extents

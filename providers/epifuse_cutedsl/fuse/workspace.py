@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from epifuse.fusion.plan import EpiloguePlan, PlanReduce
-from epifuse_cutedsl.fuse.fragment import KernelFacts
+from epifuse_cutedsl.fuse.facts import KernelFacts
 
 WARP = 32
 COUNTER_BYTES = 4

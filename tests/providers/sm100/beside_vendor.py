@@ -136,7 +136,7 @@ def ours(case: Case) -> Code:
     bare = Sm100Config(*case.tile, case.ctas, case.ctas, 1)
     config = with_stages(bare, 100, 0, Sm100GemmOperator.tail(args))
     assert config is not None
-    operator = Sm100GemmOperator.operator_of(args, config._replace(), 8)
+    operator = Sm100GemmOperator.operator_of(args, config, 8)
     artifact = operator.compile(args, TargetSm(CHIP))
     return count(artifact.compiled_obj.launcher.image.cubin, config.stages)
 

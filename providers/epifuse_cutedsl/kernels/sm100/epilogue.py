@@ -109,7 +109,7 @@ class Tail:
         reader, piece, copies = self.reader, self.reader.piece, self.copies
         m0, n0 = reader.origin(m, n)
         tile = TileCoordinates(m0, n0, batch, reader.member * WARP + reader.lane, reader.member, reader.lane)
-        facts = replace(self.epilogue.facts, barrier=_FIRST_BARRIER + reader.warp // piece.warps)
+        facts = self.epilogue.facts._replace(barrier=_FIRST_BARRIER + reader.warp // piece.warps)
         step_scratch = self.scratch + self.epilogue.scratch_bytes
         bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents, step_scratch)
         steps = self._steps(tile)

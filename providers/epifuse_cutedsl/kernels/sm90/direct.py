@@ -76,7 +76,7 @@ class DirectTail:
 
     def begin(self, tile: TileCoordinates) -> tuple[Any, list[Any], list[Any], Fragment]:
         """The engine for one piece, and its first loads."""
-        facts = replace(self.epilogue.facts, barrier=self.memory.barrier)
+        facts = self.epilogue.facts._replace(barrier=self.memory.barrier)
         bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents)
         places = self._places(tile)
         return bound, bound.tile_loads(places), bound.load_step(places), places

@@ -81,7 +81,7 @@ class StagedTail:
 
     def begin(self, tile: TileCoordinates) -> tuple[Any, list[Any], list[Any]]:
         """The engine for one piece, and its first loads."""
-        facts = replace(self.epilogue.facts, barrier=self.memory.barrier)
+        facts = self.epilogue.facts._replace(barrier=self.memory.barrier)
         bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents)
         first = stage.places(self.shape, tile, *self.shape.start(tile.thread))
         return bound, bound.tile_loads(first), bound.load_step(first)

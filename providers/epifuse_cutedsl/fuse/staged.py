@@ -28,6 +28,9 @@ class Staged:
     outputs: Mapping[int, Any]
     sync: Callable[[], None] | None = None
     """What to call between the last read and the first write, where outputs take the place of what was loaded."""
+    behind_bytes: int = 0
+    """How far behind those addresses the boxes lie, a multiple of 1024: kept apart, so that one set of addresses does
+    for several pieces."""
 
     def start(self, box: Box, address: Any, halved: bool) -> Any:
         """The (swizzled) address of the thread's first element of a box."""
@@ -41,7 +44,8 @@ class Staged:
         for run, (row, column) in enumerate(self.offsets):
             for first in range(0, length, width_of(box, length)):
                 at = (column // 2 if halved else column) + first
-                found.append((run, first, *box.displacement(row, at)))
+                turned, displacement = box.displacement(row, at)
+                found.append((run, first, turned, displacement + self.behind_bytes))
         return found
 
 

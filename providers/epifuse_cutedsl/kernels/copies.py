@@ -20,9 +20,35 @@ from epifuse_cutedsl.kernels.ptx import cluster, mbarrier, tma
 
 
 @dataclass(frozen=True)
+class Turn:
+    """Which piece of a warp: the ``place``-th (an int) of ``size`` that are worked on together, after ``before``
+    (Int32) such groups."""
+
+    before: Any
+    place: int
+    size: int
+
+    @property
+    def buffer(self) -> Any:
+        """The number of its buffer: an int where groups begin with the same one."""
+        return self.place if self.size == PIECE_BUFFERS else self.before & (PIECE_BUFFERS - 1)
+
+    @property
+    def parity(self) -> Any:
+        """That of the phase in which its buffer's operands come (Int32)."""
+        return (self.before if self.size == PIECE_BUFFERS else self.before >> 1) & 1
+
+    @property
+    def following(self) -> Turn:
+        """The next piece."""
+        last = self.place == self.size - 1
+        return Turn(self.before + 1, 0, self.size) if last else Turn(self.before, self.place + 1, self.size)
+
+
+@dataclass(frozen=True)
 class WarpCopies:
     """``maps`` are tensor maps (generic addresses); shared addresses (Int32): ``copied`` is where the warp's buffers
-    lie, ``arrived`` their mbarriers."""
+    lie, ``arrived`` their mbarriers. Places are (batch, m, n)."""
 
     plan: Any
     boxes: Boxes
@@ -37,28 +63,27 @@ class WarpCopies:
             mbarrier.init(self.arrived + buffer * mbarrier.BYTES, 1)
         mbarrier.fence_init()
 
-    def start(self, place: tuple[Any, Any, Any], turn: Any, condition: Any) -> None:
-        """Before the first piece of a tile, number ``turn``, at ``place`` (batch, m, n): its operands, where the
-        condition holds."""
+    def start(self, place: tuple[Any, Any, Any], turn: Turn, condition: Any) -> None:
+        """Before the first piece of a tile: its operands, where the condition holds."""
         if self.boxes.load_bytes:
             when(condition & (self.lane == 0), lambda: self._load(place, turn, PIECE_BUFFERS - 1))
 
-    def arrive(self, turn: Any, following: tuple[Any, Any, Any], more: Any) -> None:
-        """Wait until the operands of piece number ``turn`` have come and its buffer may be written to; where there are
-        ``more`` pieces, start the copies of the operands of the one at ``following``."""
+    def arrive(self, turn: Turn, place: tuple[Any, Any, Any], more: Any = None) -> None:
+        """Wait until the operands of a piece have come and its buffer may be written to; where there are ``more``
+        (None: certainly), start the copies of the operands of the next one, at ``place``."""
         if self.boxes.load_bytes:
-            when(more & (self.lane == 0), lambda: self._load(following, turn + 1, 0))
-            mbarrier.wait_parity(self._arrived(turn), (turn // PIECE_BUFFERS) & 1)
+            leads = self.lane == 0
+            when(leads if more is None else more & leads, lambda: self._load(place, turn.following, 0))
+            mbarrier.wait_parity(self._arrived(turn), turn.parity)
         elif self.boxes.output_bytes:
-            when(self.lane == 0, lambda: tma.wait_group_read(PIECE_BUFFERS - 1))
+            tma.wait_group_read(PIECE_BUFFERS - 1)  # of lane 0; the others have no groups
         if self.boxes.output_bytes:
             cluster.sync_warp()
 
-    def store(self, place: tuple[Any, Any, Any], turn: Any) -> None:
-        """Start the copies of the outputs of piece number ``turn``, which the warp's lanes have written."""
-        if self.boxes.output_bytes:
-            tma.fence_async_shared()
+    def store(self, place: tuple[Any, Any, Any], turn: Turn) -> None:
+        """Start the copies of the outputs of a piece, which the warp's lanes have written."""
         if self.boxes.output_bytes or self.boxes.load_bytes:
+            tma.fence_async_shared()
             cluster.sync_warp()
         if self.boxes.output_bytes:
             when(self.lane == 0, lambda: self._store(place, turn))
@@ -68,27 +93,31 @@ class WarpCopies:
         if self.boxes.output_bytes:
             when(self.lane == 0, lambda: tma.wait_group_read(0))
 
-    def staged(self, row: Any, column: Any, offsets: tuple[tuple[int, int], ...], turn: Any) -> Staged:
-        """Where the tensors of piece number ``turn`` lie, for a thread at (row, column) with runs at ``offsets``."""
-        first = self._buffer(turn)
+    def staged(self, row: Any, column: Any, offsets: tuple[tuple[int, int], ...], turn: Turn) -> Staged:
+        """Where the tensors of a piece lie, for a thread at (row, column) with runs at ``offsets``."""
+        known = isinstance(turn.buffer, int)
+        first, behind = (self.copied, self._behind(turn)) if known else (self._buffer(turn), 0)
         loads = {load: address for _, load, _, address in addresses(self.boxes.numbered_loads(), first)}
         outputs = {number: address for _, number, _, address in addresses(self.boxes.numbered_outputs(), first)}
         both = bool(loads and outputs)
-        return Staged(row, column, offsets, loads, outputs, cluster.sync_warp if both else None)
+        return Staged(row, column, offsets, loads, outputs, cluster.sync_warp if both else None, behind)
 
-    def _buffer(self, turn: Any) -> Any:
-        return self.copied + turn % PIECE_BUFFERS * self.boxes.piece_bytes
+    def _behind(self, turn: Turn) -> Any:
+        return turn.buffer * self.boxes.piece_bytes
 
-    def _arrived(self, turn: Any) -> Any:
-        return self.arrived + turn % PIECE_BUFFERS * mbarrier.BYTES
+    def _buffer(self, turn: Turn) -> Any:
+        return self.copied + self._behind(turn)
 
-    def _load(self, place: tuple[Any, Any, Any], turn: Any, pending: int) -> None:
+    def _arrived(self, turn: Turn) -> Any:
+        return self.arrived + turn.buffer * mbarrier.BYTES
+
+    def _load(self, place: tuple[Any, Any, Any], turn: Turn, pending: int) -> None:
         """Start the copies of a piece's operands when all stores but the last ``pending`` have read their buffers."""
         if self.boxes.output_bytes:
             tma.wait_group_read(pending)
         load_boxes(self.plan, self.boxes, self.maps, place, self._buffer(turn), self._arrived(turn))
 
-    def _store(self, place: tuple[Any, Any, Any], turn: Any) -> None:
+    def _store(self, place: tuple[Any, Any, Any], turn: Turn) -> None:
         store_boxes(self.plan, self.boxes, self.maps, place, self._buffer(turn))
         tma.commit_group()
 

@@ -33,6 +33,7 @@ def sync_warp() -> None:
     emit("bar.warp.sync 0xffffffff;")
 
 
-def address(own: Any, rank: int) -> Any:
-    """Where what lies at the shared address ``own`` (Int32) lies in CTA ``rank``: in the cluster's shared window."""
-    return emit(f"mapa.shared::cluster.u32 {{$w0}}, {{$r0}}, {rank};", [Int32], [own])[0]
+def address(own: Any, rank: Any) -> Any:
+    """Where what lies at the shared address ``own`` (Int32) lies in CTA ``rank`` (an int or Int32): in the cluster's
+    shared window."""
+    return emit("mapa.shared::cluster.u32 {$w0}, {$r0}, {$r1};", [Int32], [own, Int32(rank)])[0]

@@ -41,6 +41,11 @@ def arrive_cluster(barrier: Any, rank: Any, predicate: Any) -> None:
     )
 
 
+def arrive_at(address: Any, predicate: Any) -> None:
+    """``arrive_cluster`` at an address that ``cluster.address`` gave, where the predicate holds."""
+    emit("@{$r1} mbarrier.arrive.release.cta.shared::cluster.b64 _, [{$r0}];", (), [address, predicate])
+
+
 def arrive_expect_tx(barrier: Any, size_bytes: int) -> None:
     """One arrival, and ``size_bytes`` that asynchronous copies are to bring before the phase completes."""
     emit(f"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [{{$r0}}], {size_bytes};", (), [barrier])

@@ -11,13 +11,14 @@ from typing import Any
 
 from cutlass import Int32, Int64
 
-from epifuse_cutedsl.kernels.ptx.asm import braced, emit
+from epifuse_cutedsl.kernels.ptx.asm import emit
 
 PEER_BIT = 1 << 24
 """In a shared address: which CTA of a pair it is of."""
 _ADDRESS_MASK = 0x3FFFF
 _VERSION = 0b001 << 46
 _SWIZZLE_128B = 2 << 61
+_WAIT = "tcgen05.wait::ld.sync.aligned;"
 
 
 def instruction(codes: tuple[int, int, int], m: int, n: int, *, a_k_major: bool, b_k_major: bool) -> int:
@@ -90,19 +91,50 @@ def commit(barrier: Any, predicate: Any, ctas: int = 1, ranks: Any = None) -> No
     emit(f"{{\n.reg .b16 ranks;\ncvt.u16.u32 ranks, {{$r2}};\n{text}\n}}", (), [barrier, predicate, ranks])
 
 
-def ld(address: Any, columns: int) -> list[Any]:
-    """``columns`` (a power of two) successive columns of this warp's 32 lanes, a row a thread, as bits (Int32).
+def _ld(columns: int, split: int | None) -> str:
+    shape = "32x32b" if split is None else "16x32bx2"
+    return f"tcgen05.ld.sync.aligned.{shape}.x{columns}.b32"
 
-    Complete when it returns: the wait is part of the statement, so that no use comes before it.
+
+def _of(split: int | None) -> str:
+    return "" if split is None else f", {split}"
+
+
+class Ahead:
+    """Registers for ``columns`` (a power of two) successive columns of this warp's lanes, a row a thread, that may be
+    read while others are worked on. With ``split``, of 16 lanes: thread ``t`` has lane ``t % 16``, and the upper half
+    of the warp is ``split`` columns on.
+
+    They are named in the PTX itself: the compiler cannot touch a register of which it does not know before the wait.
     """
-    load = f"tcgen05.ld.sync.aligned.32x32b.x{columns}.b32 {braced('w', columns)}, [{{$r0}}];"
-    return list(emit(f"{load}\ntcgen05.wait::ld.sync.aligned;", [Int32] * columns, [address]))
+
+    def __init__(self, name: str, columns: int, split: int | None = None) -> None:
+        self._registers = [f"{name}{i}" for i in range(columns)]
+        self._split = split
+        self._name = name
+
+    def declare(self) -> None:
+        """Where the registers' scope begins: before all uses in the kernel's text, once."""
+        emit(f".reg .b32 {self._name}<{len(self._registers)}>;")
+
+    def start(self, address: Any, predicate: Any = None) -> None:
+        """Read the columns from ``address`` on, where the predicate (the same in the whole warp) holds."""
+        columns = len(self._registers)
+        text = f"{_ld(columns, self._split)} {{{', '.join(self._registers)}}}, [{{$r0}}]{_of(self._split)};"
+        if predicate is None:
+            emit(text, (), [address])
+        else:
+            emit(f"@{{$r1}} {text}", (), [address, predicate])
+
+    def wait(self) -> list[Any]:
+        """The columns as bits (Int32), when all reads of this warp are done."""
+        moves = [f"mov.b32 {{$w{i}}}, {register};" for i, register in enumerate(self._registers)]
+        return list(emit("\n".join([_WAIT, *moves]), [Int32] * len(moves)))
 
 
-def ld_half_lanes(address: Any, columns: int, split: int) -> list[Any]:
-    """As ``ld``, of 16 lanes: thread ``t`` has lane ``t % 16``, the upper half of the warp ``split`` columns on."""
-    load = f"tcgen05.ld.sync.aligned.16x32bx2.x{columns}.b32 {braced('w', columns)}, [{{$r0}}], {split};"
-    return list(emit(f"{load}\ntcgen05.wait::ld.sync.aligned;", [Int32] * columns, [address]))
+def wait_ld() -> None:
+    """Wait until all reads of this warp are done."""
+    emit(_WAIT)
 
 
 def st_zeros(address: Any, columns: int) -> None:

@@ -14,15 +14,17 @@ import cutlass
 from cutlass import Int32, cute
 
 from epifuse_cutedsl.configs.sm100 import LEAST_COLUMNS, SLOTS, WARP, Piece, Sm100Config
+from epifuse_cutedsl.fuse.boxes import PIECE_BUFFERS
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.convert import unpack
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, Run, TileCoordinates
-from epifuse_cutedsl.kernels.copies import WarpCopies
-from epifuse_cutedsl.kernels.ptx import alu, mbarrier, tcgen05
+from epifuse_cutedsl.kernels.copies import Turn, WarpCopies
+from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, tcgen05
 from epifuse_cutedsl.kernels.sm100.ring import Ring
 from epifuse_cutedsl.kernels.sm100.schedule import Schedule
 
 _FEW_OPERATIONS = 8.0
+"""For an element; where there are more, a group has one step, as two would be long code."""
 _FIRST_BARRIER = 1
 """Number of the named barrier of the first piece; those of the others follow."""
 
@@ -67,13 +69,15 @@ class Reader:
             return m + part % rows * piece.rows, n + part // rows * piece.columns
         return m + part * piece.rows, n
 
-    def read(self, memory: Any, step: Any) -> list[Any]:
-        """The thread's columns of one step as bits, from the accumulator at ``memory``."""
+    def ahead(self, place: int) -> tcgen05.Ahead:
+        """Registers for a step's columns: the ``place``-th of those that take turns."""
         piece = self.piece
-        address = memory + (self.warp << 21) + step * piece.run
-        if piece.lanes == WARP:
-            return tcgen05.ld(address, piece.run)
-        return tcgen05.ld_half_lanes(address, piece.run, piece.thread_columns if piece.pairs else 0)
+        split = (piece.thread_columns if piece.pairs else 0) if piece.lanes < WARP else None
+        return tcgen05.Ahead(f"ahead{place}_", piece.run, split)
+
+    def address(self, memory: Any, step: Any) -> Any:
+        """Where one step's columns lie in the accumulator at ``memory``."""
+        return memory + (self.warp << 21) + step * self.piece.run
 
     def box(self, tile: TileCoordinates, step: Any) -> tuple[Any, Any, Any]:
         """Batch, row and column where the warp's part of one step begins."""
@@ -90,6 +94,28 @@ class Reader:
 
 
 @dataclass(frozen=True)
+class Accumulator:
+    """An accumulator that this warp reads: its tensor memory address, and where to say that it has been read."""
+
+    memory: Any
+    read: Any
+    paired: bool
+    lane: Any
+
+    @classmethod
+    def of(cls, ring: Ring, memory: Any, slot: Any, lane: Any) -> Accumulator:
+        """That in ``slot``; of a pair, the leader is told."""
+        paired = ring.config.ctas == 2
+        read = cluster.address(ring.read(slot), ring.ranks.rank & ~1) if paired else ring.read(slot)
+        return cls(memory, read, paired, lane)
+
+    def give_back(self, condition: Any) -> None:
+        """Where the condition holds, it has been read by this warp."""
+        tcgen05.fence_before()
+        (mbarrier.arrive_at if self.paired else mbarrier.arrive)(self.read, condition & (self.lane == 0))
+
+
+@dataclass(frozen=True)
 class Tail:
     """What turns accumulators into outputs, while a kernel is traced. ``scratch`` is the piece's shared address."""
 
@@ -100,10 +126,29 @@ class Tail:
     scratch: Any
     copies: WarpCopies
 
+    @property
+    def size(self) -> int:
+        """Steps of a group, which use one buffer each: two, so that their addresses are constants and one's columns
+        are read while the other is worked on; or one."""
+        facts = self.epilogue.plan.facts
+        operations = facts.alu_operations + facts.fma_operations + facts.special_operations
+        even = self.reader.piece.steps % PIECE_BUFFERS == 0
+        return PIECE_BUFFERS if even and operations <= _FEW_OPERATIONS else 1
+
+    @property
+    def ahead(self) -> list[tcgen05.Ahead]:
+        """Registers of a group's steps."""
+        return [self.reader.ahead(place) for place in range(self.size)]
+
+    def declare(self) -> None:
+        """Registers of the whole kernel."""
+        for registers in self.ahead:
+            registers.declare()
+
     def run(self, ring: Ring, memory: Any, slot: Any, parity: Any, place: tuple[Any, Any, Any], turn: Any) -> Any:
         """One tile: what can be loaded ahead, then the accumulator, step by step.
 
-        ``turn`` (Int32) is the number of steps before; what it is afterwards.
+        ``turn`` (Int32) is the number of groups of steps before; what it is afterwards.
         """
         batch, m, n = place
         reader, piece, copies = self.reader, self.reader.piece, self.copies
@@ -112,70 +157,104 @@ class Tail:
         facts = self.epilogue.facts._replace(barrier=_FIRST_BARRIER + reader.warp // piece.warps)
         step_scratch = self.scratch + self.epilogue.scratch_bytes
         bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents, step_scratch)
-        steps = self._steps(tile)
-        copies.start(reader.box(tile, 0), turn, steps > Int32(0))
-        first = self._places(tile, Int32(0))
+        groups = self._groups(tile)
+        copies.start(reader.box(tile, 0), Turn(turn, 0, self.size), groups > Int32(0))
+        first = self.places(tile, Int32(0))
         words, pieces = bound.tile_loads(first), bound.load_step(first)
         mbarrier.wait_parity(ring.made(slot), parity)
         tcgen05.fence_after()
-
-        def visit(step: Any, pieces: list[Any], state: list[Any]) -> tuple[Any, ...]:
-            places, number = self._places(tile, step), turn + step
-            registers = self._registers(reader.read(memory, step))
-            self._give_back(ring, slot, step == steps - 1)
-            following = cutlass.select_(step + 1 < steps, step + 1, step)
-            ahead = bound.load_step(self._places(tile, following))
-            copies.arrive(number, reader.box(tile, step + 1), step + 1 < steps)
-            staged = copies.staged(reader.lane, Int32(0), ((0, 0),), number)
-            state = bound.visit(replace(places, registers=registers), pieces, state, staged)
-            copies.store(reader.box(tile, step), number)
-            return ahead, state
+        accumulator = Accumulator.of(ring, memory, slot, reader.lane)
+        steps = Steps(self, bound, tile, accumulator, turn, groups)
 
         def work() -> None:
-            state = _repeat(visit, steps, self._unroll, pieces, bound.tile_begin(first, words))
+            steps.start()
+            state = _repeat(steps.group, groups, pieces, bound.tile_begin(first, words))
+            tcgen05.wait_ld()  # nothing is read any more, which only the groups' number tells
             bound.tile_end(bound.reduce_flush(state, self.scratch))
 
-        when(steps > Int32(0), work)
-        when(steps == Int32(0), lambda: self._give_back(ring, slot, reader.lane >= 0))
-        return turn + steps
+        when(groups > Int32(0), work)
+        when(groups == Int32(0), lambda: accumulator.give_back(reader.lane >= 0))
+        return turn + groups
 
-    @property
-    def _unroll(self) -> int:
-        """Steps in a pass of the loop: two where they are short, so that what was loaded ahead need not be moved."""
-        facts = self.epilogue.plan.facts
-        operations = facts.alu_operations + facts.fma_operations + facts.special_operations
-        return 2 if operations <= _FEW_OPERATIONS else 1
-
-    def _give_back(self, ring: Ring, slot: Any, condition: Any) -> None:
-        """The accumulator has been read by this warp."""
-        tcgen05.fence_before()
-        barrier, leads = ring.read(slot), condition & (self.reader.lane == 0)
-        if ring.config.ctas == 1:
-            mbarrier.arrive(barrier, leads)
-        else:
-            mbarrier.arrive_cluster(barrier, ring.ranks.rank & ~1, leads)
-
-    def _places(self, tile: TileCoordinates, step: Any) -> Fragment:
+    def places(self, tile: TileCoordinates, step: Any) -> Fragment:
+        """The runs of one step, without registers."""
         return self.reader.places(tile, step, self.epilogue.axis, self.extents.m)
 
-    def _registers(self, bits: list[Any]) -> list[Any]:
+    def registers(self, bits: list[Any]) -> list[Any]:
+        """Accumulators from bits."""
         dtype = self.epilogue.plan.accumulator_dtype
         return [unpack([word], dtype, 1, dtype)[0] for word in bits]
 
-    def _steps(self, tile: TileCoordinates) -> Any:
-        """Steps with a column inside the problem; none where no row is."""
-        run = self.reader.piece.run
+    def _groups(self, tile: TileCoordinates) -> Any:
+        """Groups of steps with a column inside the problem; none where no row is."""
+        run = self.reader.piece.run * self.size
+        most = self.reader.piece.steps // self.size
         left = (self.extents.n - tile.n0 + (run - 1)) >> (run.bit_length() - 1)
-        steps = cutlass.select_(left < self.reader.piece.steps, left, Int32(self.reader.piece.steps))
+        groups = cutlass.select_(left < most, left, Int32(most))
         inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
-        return cutlass.select_(inside, steps, Int32(0))
+        return cutlass.select_(inside, groups, Int32(0))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one tile, ``Tail.size`` in a group. ``before`` (Int32): groups before the tile."""
+
+    tail: Tail
+    bound: Any
+    tile: TileCoordinates
+    accumulator: Accumulator
+    before: Any
+    groups: Any
+
+    def start(self) -> None:
+        """Before the first group: its first columns."""
+        if self.tail.size > 1:
+            self._read(0, Int32(0))
+
+    def group(self, number: Any, pieces: list[Any], state: list[Any]) -> tuple[Any, Any]:
+        """One group; ``pieces`` is what ``load_step`` gave for its first step, and afterwards for the next one's."""
+        size, more = self.tail.size, number + 1 < self.groups
+        for place in range(size):
+            turn = Turn(self.before + number, place, size)
+            last = place == size - 1
+            pieces, state = self._step(number * size + place, turn, more if last else None, pieces, state)
+        return pieces, state
+
+    def _step(self, step: Any, turn: Turn, more: Any, pieces: list[Any], state: list[Any]) -> tuple[Any, Any]:
+        """One step; ``more``: whether another follows, None if certainly."""
+        tail, bound, tile, copies = self.tail, self.bound, self.tile, self.tail.copies
+        box = tail.reader.box
+        registers = self._columns(step, turn, more)
+        following = step + 1 if more is None else cutlass.select_(more, step + 1, step)
+        ahead = bound.load_step(tail.places(tile, following))
+        copies.arrive(turn, box(tile, step + 1), more)
+        staged = copies.staged(tail.reader.lane, Int32(0), ((0, 0),), turn)
+        state = bound.visit(replace(tail.places(tile, step), registers=registers), pieces, state, staged)
+        copies.store(box(tile, step), turn)
+        return ahead, state
+
+    def _columns(self, step: Any, turn: Turn, more: Any) -> list[Any]:
+        """The step's accumulators; then the next step's are read, or the accumulator is given back."""
+        if turn.size == 1:
+            self._read(0, step)
+        bits = self.tail.ahead[turn.place].wait()
+        if more is None:
+            self._read(turn.place + 1, step + 1)
+        else:
+            self.accumulator.give_back(more == cutlass.Boolean(False))
+            if turn.size > 1:
+                self._read(0, step + 1, more)
+        return self.tail.registers(bits)
+
+    def _read(self, place: int, step: Any, predicate: Any = None) -> None:
+        self.tail.ahead[place].start(self.tail.reader.address(self.accumulator.memory, step), predicate)
 
 
 @cute.jit
-def _repeat(visit: Any, steps: Int32, unroll: cutlass.Constexpr, pieces: Any, state: Any) -> Any:
-    """``visit`` for each step; the state afterwards."""
-    for step in cutlass.range(steps, unroll=unroll):
-        pieces, state = visit(step, pieces, state)
+def _repeat(visit: Any, count: Int32, pieces: Any, state: Any) -> Any:
+    """``visit`` so many times; the state afterwards."""
+    for number in cutlass.range(count, unroll=1):
+        pieces, state = visit(number, pieces, state)
     return state
 
 
@@ -189,6 +268,7 @@ def clear(memory: Any, columns: int, warp: Any) -> None:
 def run(tail: Tail, ring: Ring, schedule: Schedule, memory: Any, k_tiles: Any) -> None:
     """All tiles. The four epilogue warps call it."""
     config = ring.config
+    tail.declare()
     when(k_tiles == Int32(0), lambda: clear(memory, SLOTS * config.slot_columns, tail.reader.warp))
     slot, parity, steps, index, turn = Int32(0), Int32(0), Int32(0), schedule.first, Int32(0)
     while index < schedule.tiles:

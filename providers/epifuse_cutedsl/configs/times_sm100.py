@@ -25,7 +25,8 @@ _ROUND_US = 0.25
 _EPILOGUE_OPERATIONS = 8.0
 """Instructions for each element, the measured epilogue's (bias and relu) and what is around them."""
 _LANES = 128.0
-TRAFFIC = Traffic(6.0, 3.0)
+TRAFFIC = Traffic(6.0, 3.0, launch_us=1.1)
+"""A launch as on Hopper, where it was measured: grids overlap in the same way."""
 _CLUSTER_PENALTY = 1.01
 """For each doubling of a cluster: with equal times the smaller one, which waits for fewer CTAs."""
 

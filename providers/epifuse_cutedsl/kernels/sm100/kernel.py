@@ -124,8 +124,10 @@ class Sm100Gemm:
         when((lane == 0) & (warp < EPILOGUE_WARPS), copies.make_barriers)
         when(warp == 0, lambda: tcgen05.alloc(ring.allocated, self.columns, config.ctas))
         tcgen05.fence_before()
+        cluster.launch_dependents()
         self._meet()
         tcgen05.fence_after()
+        cluster.wait_for_grids_before()
         memory = shared.ld_shared(ring.allocated)[0]
         k_tiles = (k + (config.tile_k - 1)) // config.tile_k
 

@@ -23,11 +23,15 @@ Place = Annotated[str, typer.Argument(metavar="FILE[:FUNCTION]", help="The epilo
 
 
 @app.command()
-def demo() -> None:
+def demo(
+    emulate: Annotated[
+        str, typer.Option(metavar="TARGET", help="Run on this GPU, such as 100a, in the emulator.")
+    ] = "",
+) -> None:
     """Show an epilogue, its graph and its operators, and run the fused GEMM on what this machine has."""
     from epifuse.commands import demo as command  # noqa: PLC0415 - each command loads what it needs alone
 
-    raise typer.Exit(command.run())
+    raise typer.Exit(command.run(emulate))
 
 
 @app.command()

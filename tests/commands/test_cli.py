@@ -51,6 +51,17 @@ def test_demo_shows_everything_and_succeeds(shell):
         assert part in out
 
 
+def test_demo_on_an_emulated_gpu(shell):
+    pytest.importorskip("cutlass")
+    code, out, _ = shell("demo", "--emulate", "100a")
+    assert code == 0
+    for part in ("on an emulated sm_100a", "ran sm100_gemm_f16", "kept."):
+        assert part in out
+    code, _, error = shell("demo", "--emulate", "70")
+    assert code == 1
+    assert "No GPU '70' is emulated" in error
+
+
 def test_demo_fails_where_the_result_is_wrong(shell, monkeypatch):
     def off_by_one(case, dtype):
         return {name: tensor + 1 for name, tensor in as_python(case, dtype).items()}

@@ -12,11 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from epifuse import dtypes
+from epifuse import dtypes, emulator
 from epifuse.arguments import EpilogueArguments, GemmArguments
 from epifuse.check.ulp import ulp_error, ulp_of
 from epifuse.commands import screen
 from epifuse.discovery import explain, get_operators
+from epifuse.emulator import chips
+from epifuse.errors import UnsupportedError
 from epifuse.fusion.activation import gelu
 from epifuse.fusion.ir import show
 from epifuse.runtime.rounding import round_to
@@ -50,8 +52,24 @@ class Case:
         return GemmArguments(self.a, self.b, self.outputs["D"], accumulator_type=torch.float32, epilogue=fused)
 
 
-def run() -> int:
-    """Show everything; 0 where the fused GEMM ran and is one rounding from float64, else 1."""
+def run(emulate: str = "") -> int:
+    """Show everything; 0 where the fused GEMM ran and is one rounding from float64, else 1.
+
+    Args:
+        emulate: a target such as ``100a`` to run on in the emulator; empty: what this machine has.
+
+    Raises:
+        UnsupportedError: (a ValueError) no such GPU is emulated.
+    """
+    if not emulate:
+        return _show()
+    if emulate.removeprefix("sm_") not in chips.names():
+        raise UnsupportedError(f"No GPU {emulate!r} is emulated.", advice=f"Emulated: {', '.join(chips.names())}.")
+    with emulator.device(emulate):
+        return _show()
+
+
+def _show() -> int:
     console = screen.console()
     case, where = _prepare()
     args = case.arguments
@@ -79,6 +97,9 @@ def _heading(console: Console, text: str) -> None:
 
 def _prepare() -> tuple[Case, str]:
     """Operands on the GPU where an operator takes them there, else on the CPU; and where that is."""
+    chip = emulator.active()
+    if chip is not None:
+        return _make("cpu"), f"an emulated sm_{chip.name}"
     gpu = target_of_device(torch.device("cuda", 0))
     if gpu is not None:
         case = _make("cuda")

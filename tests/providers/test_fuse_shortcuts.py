@@ -59,7 +59,7 @@ def test_powers_that_may_matter_below_the_normal_range_are_not_flushed(fuse_tool
 
 @pytest.mark.parametrize(
     ("expression", "precision"),
-    [("reciprocal(exp(accum) + 1.0)", SHORT), ("reciprocal(exp(accum) - 1.0)", SHORT), ("reciprocal(accum)", SHORT),
+    [("reciprocal(exp(accum) + 1.0)", FLUSHED), ("reciprocal(exp(accum) - 1.0)", SHORT), ("reciprocal(accum)", SHORT),
      ("reciprocal(exp(accum) + -1.0)", SHORT), ("reciprocal(accum + 1.0)", SHORT), ("mish(accum)", FLUSHED),
      ("reciprocal(exp(accum) + 1.0) * exp(accum)", SHORT), ("reciprocal(exp(accum) + 1e-31)", SHORT),
      ("reciprocal(minimum(accum * accum, 9.0) + 1.0)", FLUSHED), ("reciprocal(accum * accum + 1.0)", SHORT),
@@ -67,6 +67,27 @@ def test_powers_that_may_matter_below_the_normal_range_are_not_flushed(fuse_tool
 )  # fmt: skip
 def test_reciprocals_are_flushed_where_they_and_their_operands_are_normal_numbers(fuse_tools, expression, precision):
     assert [way.precision for way in found(plan_of(fuse_tools, expression), "reciprocal")] == [precision]
+
+
+@pytest.mark.parametrize(
+    ("expression", "lifted"),
+    [("sigmoid(accum)", 1.0), ("silu(accum)", 1.0), ("gelu(accum, approximate='tanh')", 1.0),
+     ("reciprocal(3.0 + exp2(accum))", 3.0), ("reciprocal(exp(accum) + 1e-3)", None),
+     ("reciprocal(exp(accum) + 300.0)", None), ("reciprocal(exp(accum) + 1.0) + exp(accum)", None),
+     ("reciprocal(exp(accum) + 1.0); F = exp(accum) + 1.0", None), ("reciprocal(exp(accum) + accum)", None)],
+)  # fmt: skip
+def test_reciprocals_of_a_power_and_a_number_are_lifted_where_nothing_else_reads_them(fuse_tools, expression, lifted):
+    plan = plan_of(fuse_tools, expression, dtype=BF16)
+    (power,) = found(plan, "exp") + found(plan, "exp2")
+    (inverse,) = found(plan, "reciprocal")
+    sums = [way for way in found(plan, "add") if len(way.operands) == 1]
+    if lifted is None:
+        assert power.addend == 0.0
+        assert inverse.scale == 1.0
+        assert not sums
+    else:
+        assert (power.addend, inverse.scale) == (-14.0, 2.0**-14)
+        assert [way.addend for way in sums] == [lifted * 2.0**-14]
 
 
 @pytest.mark.parametrize(

@@ -121,10 +121,19 @@ def emit_one(primitive: str, operands: Sequence[Any], dtype: str, way: Way) -> A
         return function(*operands, flushed=flushed) if form.scales else function(*operands)
     squared = form.squared and not flushed
     text, (value,), scale = form.text(flushed or squared), operands, form.scale * way.factor / (2.0 if squared else 1.0)
-    if scale != 1.0:
-        value = emit(f"mul.f32 {{$w0}}, {{$r0}}, {short.literal(scale)};", [Float32], [value])[0]
+    value = _scaled(value, scale, way.addend)
     result = emit(f"{text} {{$w0}}, {{$r0}};", [Float32], [value])[0]
-    return result * result if squared else result
+    return result * result if squared else _scaled(result, way.scale, 0.0)
+
+
+def _scaled(value: Any, scale: float, addend: float) -> Any:
+    """``value * scale + addend`` in one instruction. A sum alone is the compiler's, which contracts it where it can."""
+    if scale == 1.0:
+        return value + Float32(addend) if addend else value
+    text = f"fma.rn.f32 {{$w0}}, {{$r0}}, {short.literal(scale)}, {short.literal(addend)};"
+    if not addend:
+        text = f"mul.f32 {{$w0}}, {{$r0}}, {short.literal(scale)};"
+    return emit(text, [Float32], [value])[0]
 
 
 def cast(value: Any, source: DType, target: DType, compute: DType) -> Any:

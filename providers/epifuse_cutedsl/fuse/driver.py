@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from cutlass import Boolean, Int32, Int64
+from cutlass import Boolean, Float32, Int32, Int64
 
 from epifuse.dtypes import DType
 from epifuse.fusion.plan import EpiloguePlan, PlanCompute
@@ -267,6 +267,8 @@ class BoundEpilogue:
                 lambda x: compute.cast(x, step.operand_dtype, target, step.compute_dtype), operands, spread
             )
         dtype = step.operand_dtype.name
+        if way.addend and step.primitive == "add":
+            operands.append(frame.lanes(Spread(False, False), [Float32(way.addend)]))
         count = len(frame.layout(spread).representatives)
         if paired.takes(step.primitive, dtype, self.facts.capability, count, way.precision):
             return frame.map_pairs(lambda *pair: paired.compute(step.primitive, *pair), operands, spread)

@@ -37,15 +37,29 @@ class Precision(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How one operation is computed: its precision, its operands, and a number that the operand is multiplied by.
+    """How one operation is computed: its precision and operands, and numbers that go with them.
 
-    ``operands`` are the plan's but where a product with a constant goes into the scaling of ``exp``.
+    ``operands`` are the plan's but where a product with a constant goes into the scaling of ``exp``, or a constant is
+    replaced by ``addend``.
     """
 
     precision: Precision
     operands: tuple[int, ...]
     factor: float = 1.0
+    """The operand is multiplied by it,"""
+    addend: float = 0.0
+    """then this is added to it,"""
+    scale: float = 1.0
+    """and the result is multiplied by this."""
 
+
+_LIFT = 14
+"""``1 / (1 + e)`` is computed as ``2^-14 / (2^-14 + 2^-14 e)``: three instructions fewer an element than a reciprocal
+that may be subnormal. With the power's exponent lowered by 14 (which an addition inside of a fused one does for
+nothing), the reciprocal is normal and the last product has all results that bfloat16 holds, its subnormal ones too. A
+larger number takes bits of the exponent: sigmoid is off by 1.7e-7 at most with 14, by 2.2e-7 with 16."""
+_LIFTED = (2.0**-8, 2.0**8)
+"""Numbers in the place of that 1."""
 
 _DIVIDING = ("reciprocal", "div")
 _JUDGED = (*_DIVIDING, "sqrt", "rsqrt", "log", "log2")
@@ -76,17 +90,51 @@ class _Uses:
             for operand in step.operands:
                 self._readers[operand].append(step)
         self._stored = {store.operand for store in plan.stores if store.dtype is BFLOAT16}
+        self._outputs = {store.operand for store in plan.stores}
         self._ranges = ranges_of(plan)
+        self._lifted: dict[int, Way] = {}
+        for step in plan.computes:
+            self._lift(step)
 
     def way(self, step: PlanCompute) -> Way:
         if step.operand_dtype is not FLOAT32:
             return Way(Precision.FULL, step.operands)
+        if step.slot in self._lifted:
+            return self._lifted[step.slot]
         if step.primitive in ("exp", "exp2"):
             source, factor = self._unscaled(step.operands[0])
             flushed = self._is_only_added(step.slot)
             return Way(Precision.FLUSHED if flushed else Precision.SHORT, (source,), factor)
         flushed = step.primitive in _JUDGED and self._is_normal(step)
         return Way(Precision.FLUSHED if flushed else Precision.SHORT, step.operands)
+
+    def _lift(self, step: PlanCompute) -> None:
+        """The ways of a reciprocal, a sum and a power, where ``step`` is ``1 / (c + e)`` and nothing else reads them."""
+        total = self._only_read_by(step, "reciprocal", 0, ("add",))
+        if total is None:
+            return
+        constants = [i for i, operand in enumerate(total.operands) if operand in self._constants]
+        if len(constants) != 1:
+            return
+        added = self._constants[total.operands[constants[0]]]
+        power = self._only_read_by(total, "add", 1 - constants[0], ("exp", "exp2"))
+        if power is None or not _LIFTED[0] <= added <= _LIFTED[1]:
+            return
+        source, factor = self._unscaled(power.operands[0])
+        self._lifted[power.slot] = Way(Precision.FLUSHED, (source,), factor, addend=-float(_LIFT))
+        self._lifted[total.slot] = Way(Precision.FLUSHED, (power.slot,), addend=added * 2.0**-_LIFT)
+        self._lifted[step.slot] = Way(Precision.FLUSHED, step.operands, scale=2.0**-_LIFT)
+
+    def _only_read_by(self, step: PlanCompute, name: str, place: int, of: tuple[str, ...]) -> PlanCompute | None:
+        """The compute, one of the primitives ``of``, behind an operand of ``step``, if that is a ``name`` and reads it
+        alone."""
+        if step.primitive != name or step.operand_dtype is not FLOAT32:
+            return None
+        found = self._by_slot.get(step.operands[place])
+        if found is None or found.primitive not in of or found.operand_dtype is not FLOAT32:
+            return None
+        alone = self._readers[found.slot] == [step] and found.slot not in self._outputs
+        return found if alone else None
 
     def _is_normal(self, step: PlanCompute) -> bool:
         """Whether the operand of a root or logarithm, or the divisor of a quotient, is a normal positive number."""

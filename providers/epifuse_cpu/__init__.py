@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from epifuse_cpu.operator import CpuGemmOperator, CpuProvider
+from epifuse_cpu.provider import CpuProvider
 
-__all__ = ["CpuGemmOperator", "CpuProvider"]
+__all__ = ["CpuProvider"]

@@ -13,7 +13,6 @@ from epifuse.errors import UnsupportedError
 from epifuse.fusion.plan import EpiloguePlan
 from epifuse.metadata import DenseTensorConstraints, EpilogueMetadata, GemmOperandsMetadata, OperatorMetadata
 from epifuse.operator import MetadataFilter, Operator
-from epifuse.provider import Provider
 from epifuse.runtime.artifact import CompiledArtifact
 from epifuse.status import Status
 from epifuse.target import TargetSm
@@ -21,10 +20,7 @@ from epifuse_cpu.configs import combinations, refusal
 from epifuse_cpu.evaluate import evaluate
 from epifuse_cpu.gemm import accumulate
 from epifuse_cpu.primitives import EMITTERS
-
-
-class CpuProvider(Provider):
-    """Operators that run on the CPU with torch."""
+from epifuse_cpu.provider import CpuProvider
 
 
 @CpuProvider.register
@@ -69,7 +65,7 @@ class CpuGemmOperator(Operator):
         elif _answer(args, target_sm):
             plan = None if args.epilogue is None else args.plan
             dtypes = (args.A.traits.dtype, args.B.traits.dtype, args.out.traits.dtype, args.accumulator_type)
-            made = [cls(_metadata(*dtypes, plan), accepted=args.key)]
+            made = [cls(_metadata(*dtypes, plan), accepted=(args.key, None))]
         else:
             made = []
         return [operator for operator in made if metadata_filter(operator.metadata)]

@@ -117,8 +117,8 @@ class GemmOperator(Operator):
 
     __slots__ = ("_artifacts", "config", "group")
 
-    def __init__(self, metadata: OperatorMetadata, config: Any, group: int, *, accepted: object = None) -> None:
-        super().__init__(metadata, accepted=accepted)
+    def __init__(self, metadata: OperatorMetadata, config: Any, group: int) -> None:
+        super().__init__(metadata)
         self.config = config
         self.group = group
         self._artifacts: OrderedDict[Any, CompiledArtifact] = OrderedDict()
@@ -134,7 +134,7 @@ class GemmOperator(Operator):
     @abstractmethod
     def _configurations(cls, product: Product, cc: int, args: GemmArguments | None) -> Iterable[Any]:
         """Legal configurations for these dtypes, in table order; for arguments (``product`` is theirs) those to be
-        offered, with room for their epilogue (``scratch_bytes``)."""
+        offered, with room for their epilogue (``scratch_bytes``): ``_supports`` accepts every one of them."""
 
     @classmethod
     def _plain_configurations(cls, product: Product, out: DType, cc: int) -> Iterable[Any]:
@@ -247,7 +247,12 @@ class GemmOperator(Operator):
         found = cls._configurations(product, target.cc, args)
         plan = None if args.epilogue is None else args.plan
         describe = _description(a, b, out, args.accumulator_type, plan)
-        return cls._made([c for c in found if cls.fits_grid(c, args)], describe, metadata_filter)
+        made = cls._made([c for c in found if cls.fits_grid(c, args)], describe, metadata_filter)
+        if made and made[0].metadata.supports(args, target_sm=target):
+            # What the metadata say is the same for all, and configurations for arguments are those that take them.
+            for operator in made:
+                operator._accepted = (args.key, target)
+        return made
 
     @classmethod
     def _registered(cls, target: TargetSm | None, metadata_filter: MetadataFilter) -> list[Operator]:

@@ -7,15 +7,17 @@ import contextlib
 import ctypes
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from epifuse import emulator
 from epifuse.errors import OperandError, UnsupportedError
 from epifuse.runtime.cache import KernelImage
-from epifuse.runtime.emulated import EmulatedKernel
 from epifuse.runtime.launch import LoadedKernel, PreparedLaunch, current_stream, stream_address
+
+if TYPE_CHECKING:
+    from epifuse.runtime.emulated import EmulatedKernel
 
 
 class Launcher:
@@ -47,6 +49,8 @@ class Launcher:
                 f"The operands are CPU tensors and the operator's kernel is for sm_{self.image.target}.",
                 advice=f"Run it inside `with epifuse.emulator.device({self.image.target!r}):`, or pass CUDA tensors.",
             )
+        from epifuse.runtime.emulated import EmulatedKernel  # noqa: PLC0415 - a launch on a GPU does without
+
         with self._lock:
             if self._emulated is None:
                 self._emulated = EmulatedKernel(self.image, device)

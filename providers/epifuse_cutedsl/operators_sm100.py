@@ -24,7 +24,7 @@ from epifuse_cutedsl.fuse import workspace as reductions
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
 from epifuse_cutedsl.fuse.facts import KernelFacts
 from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, folds_batches, target_of
-from epifuse_cutedsl.provider import CuTeDSLProvider
+from epifuse_cutedsl.provider import MADE_FOR, CuTeDSLProvider
 from epifuse_cutedsl.run_workspace import Copies
 from epifuse_cutedsl.sm100_launch import Sm100Launch, axis_of, piece_of, product_of, routes
 from epifuse_cutedsl.support import Ways, refusal
@@ -39,7 +39,7 @@ class Sm100GemmOperator(GemmOperator):
     designed_for_min_cc = 100
     architecture = "sm100"
     title = "Blackwell kernel"
-    targets = (TargetSm("100f"),)
+    targets = (MADE_FOR["sm100"],)
     groups = (8, 1)
     products = tuple(PRODUCTS)
     main_codes = (*(CODE,) * (2 + MOST_MAPS), *"iiiiiiiii")

@@ -21,7 +21,7 @@ from epifuse_cutedsl.fuse.facts import KernelFacts
 from epifuse_cutedsl.fuse.params import wanted_run
 from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, target_of
 from epifuse_cutedsl.operands import PRODUCTS, kind_of, kinds_now, main_traits
-from epifuse_cutedsl.provider import CuTeDSLProvider
+from epifuse_cutedsl.provider import MADE_FOR, CuTeDSLProvider
 from epifuse_cutedsl.support import product_refusal, refusal
 
 
@@ -32,7 +32,7 @@ class Sm80GemmOperator(GemmOperator):
     designed_for_min_cc = 80
     architecture = "sm80"
     title = "portable kernel"
-    targets = (TargetSm("80"),)
+    targets = (MADE_FOR["sm80"],)
     groups = (1, 4, 8)
     products = tuple(PRODUCTS)
     main_codes = tuple("qqiiiiqqqqqqiii")

@@ -23,7 +23,7 @@ from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
 from epifuse_cutedsl.fuse.facts import KernelFacts
 from epifuse_cutedsl.fuse.params import traits_of, wanted_run
 from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, target_of
-from epifuse_cutedsl.provider import CuTeDSLProvider
+from epifuse_cutedsl.provider import MADE_FOR, CuTeDSLProvider
 from epifuse_cutedsl.run_workspace import Copies
 from epifuse_cutedsl.sm90_launch import Sm90Launch, routes
 from epifuse_cutedsl.support import Ways, refusal
@@ -57,7 +57,7 @@ class Sm90GemmOperator(GemmOperator):
     designed_for_min_cc = 90
     architecture = "sm90"
     title = "Hopper kernel"
-    targets = (TargetSm("90a"),)
+    targets = (MADE_FOR["sm90"],)
     groups = (1, 8)
     products = tuple(KINDS)
     main_codes = (*(CODE,) * (2 + MOST_MAPS), *"iiiiiiiiii")

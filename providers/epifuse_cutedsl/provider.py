@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from epifuse.provider import Provider
 from epifuse.status import Status
 from epifuse.target import TargetSm
 
+MADE_FOR = {"sm80": TargetSm("80"), "sm90": TargetSm("90a"), "sm100": TargetSm("100f")}
+"""The target of each architecture's operators, which stand in ``operators_<architecture>``."""
+
 
 class CuTeDSLProvider(Provider):
     """Operators whose kernels are written in CuTe DSL."""
+
+    family_modules: ClassVar = {f"epifuse_cutedsl.operators_{name}": target for name, target in MADE_FOR.items()}
 
     @classmethod
     def _explain(cls, args: Any, target_sm: TargetSm | None) -> Status:

@@ -69,10 +69,13 @@ def get_operators(
             if target is None or op.metadata.supports(None, target_sm=target)
         ]
     else:
-        key = (args.key, target, chosen, available_providers.version, tf32_allowed())
+        key = _key(args, target, chosen)
         with _lock:
             cached = _cache.get(key)
         if cached is None:
+            for provider in chosen:
+                provider.import_families(target)
+            key = _key(args, target, chosen)  # imports register families, which is a change of the providers
             cached = tuple(_matching(args, target, chosen))
             with _lock:
                 _cache[key] = cached
@@ -82,6 +85,10 @@ def get_operators(
     if metadata_filter is not None:
         found = [op for op in found if metadata_filter(op.metadata)]
     return list(found if limit is None else found[:limit])
+
+
+def _key(args: RuntimeArguments, target: TargetSm | None, providers: tuple[type[Provider], ...]) -> tuple[Any, ...]:
+    return (args.key, target, providers, available_providers.version, tf32_allowed())
 
 
 def _check_arguments(args: RuntimeArguments | None) -> None:

@@ -49,7 +49,8 @@ class Operator(ABC):
             if not hasattr(cls, required):
                 raise TypeError(f"Operator subclass {cls.__name__} must define '{required}'.")
 
-    def __init__(self, metadata: OperatorMetadata, *, accepted: object = None) -> None:
+    def __init__(self, metadata: OperatorMetadata, *, accepted: tuple[object, TargetSm | None] | None = None) -> None:
+        """``accepted``: the key of arguments and the target for which the family found that it supports them."""
         self._metadata = metadata
         self._accepted = accepted
 
@@ -67,16 +68,16 @@ class Operator(ABC):
         """Whether the operator can be compiled and run with these arguments, and if not, why."""
         target = TargetSm.ensure(target_sm)
         accepted = self._accepted
-        if target is None and accepted is not None:
+        if accepted is not None and (accepted[1] is target or accepted[1] == target):
             key = getattr(args, "key", None)
-            if key is accepted or key == accepted:
+            if key is accepted[0] or key == accepted[0]:
                 return self._supports_now(args)
         if not isinstance(args, self.supported_args_type):
             return Status.fail(f"Expected {self.supported_args_type.__name__}, got {type(args).__name__}")
         status = self._metadata.supports(args, target_sm=target)
         status = self._supports(args, target) if status else status
         if status and target is None:
-            self._accepted = args.key
+            self._accepted = (args.key, None)
             return self._supports_now(args)
         return status
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import threading
 import traceback
@@ -10,11 +11,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from epifuse.arguments import EpilogueArguments, RuntimeArguments
+from epifuse.arguments import EpilogueArguments, GemmArguments, RuntimeArguments
 from epifuse.errors import ProviderWarning
 from epifuse.operator import MetadataFilter, Operator
 from epifuse.status import Status
 from epifuse.target import TargetLike, TargetSm
+from epifuse.utils.device import target_of_operands
 
 ENTRY_POINT_GROUP = "epifuse.providers"
 BUILT_IN: Mapping[str, str] = {"cutedsl": "epifuse_cutedsl:CuTeDSLProvider", "cpu": "epifuse_cpu:CpuProvider"}
@@ -24,11 +26,17 @@ BUILT_IN: Mapping[str, str] = {"cutedsl": "epifuse_cutedsl:CuTeDSLProvider", "cp
 class Provider:
     """Base of a set of operator families. Subclasses add families with the ``register`` decorator."""
 
+    family_modules: ClassVar[Mapping[str, TargetSm | None]] = {}
+    """Modules that register further families when they are imported, in their order, and the target that those of each
+    are made for (None: the CPU). A module is imported when operators for such a target are first asked for."""
     _operator_classes_by_argtype: ClassVar[dict[type[RuntimeArguments], list[type[Operator]]]] = {}
+    _imported: ClassVar[set[str | TargetSm | None]] = set()
+    """Modules of ``family_modules`` that were imported, and targets for which nothing is left to import."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._operator_classes_by_argtype = {}
+        cls._imported = set()
 
     @classmethod
     def register(cls, operator_class: type[Operator]) -> type[Operator]:
@@ -56,10 +64,40 @@ class Provider:
     @classmethod
     def families(cls, args: RuntimeArguments | None = None) -> list[type[Operator]]:
         """The registered operator classes that take these arguments; all of them where None."""
-        if args is not None:
-            kinds = type(args).__mro__  # a family that takes GemmArguments takes its subclasses
-            return [family for kind in kinds for family in cls._operator_classes_by_argtype.get(kind, ())]
-        return [family for families in cls._operator_classes_by_argtype.values() for family in families]
+        for module in cls.family_modules:
+            cls._import(module)
+        return cls._registered(args)
+
+    @classmethod
+    def import_families(cls, target_sm: TargetSm | None) -> None:
+        """Import those of ``family_modules`` whose families run on a target (None: the CPU)."""
+        if target_sm in cls._imported:
+            return
+        for module, made_for in cls.family_modules.items():
+            if made_for is target_sm or (made_for and target_sm and target_sm.supports_operators_from((made_for,))):
+                cls._import(module)
+        cls._imported.add(target_sm)
+
+    @classmethod
+    def _import(cls, module: str) -> None:
+        if module in cls._imported:
+            return
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001 - a module's fault must not hide what the others offer
+            available_providers.failures[module] = failure(error)
+            warnings.warn(f"{module} is left out: {failure(error)}", ProviderWarning, stacklevel=2)
+        cls._imported.add(module)
+
+    @classmethod
+    def _registered(cls, args: RuntimeArguments | None) -> list[type[Operator]]:
+        classes = cls._operator_classes_by_argtype
+        if args is None:
+            found = [family for families in classes.values() for family in families]
+        else:  # a family that takes GemmArguments takes its subclasses
+            found = [family for kind in type(args).__mro__ for family in classes.get(kind, ())]
+        order = {module: place for place, module in enumerate(cls.family_modules)}
+        return sorted(found, key=lambda family: order.get(family.__module__, len(order)))
 
     @classmethod
     def generate_operators(
@@ -74,8 +112,14 @@ class Provider:
         A family that raises is left out, with a ``ProviderWarning``.
         """
         target = TargetSm.ensure(target_sm)
+        runs_on = target or (target_of_operands(args.A.device) if isinstance(args, GemmArguments) else None)
+        if runs_on is None and not isinstance(args, GemmArguments):
+            asked = cls.families(args)
+        else:
+            cls.import_families(runs_on)
+            asked = cls._registered(args)
         found: list[Operator] = []
-        for family in cls.families(args):
+        for family in asked:
             if target is not None and getattr(family, "designed_for_min_cc", 0) > target.cc:
                 continue
             try:
@@ -159,7 +203,7 @@ class ProviderRegistry(Mapping[str, type[Provider]]):
         self._here.loading = True
         try:
             sources = dict(BUILT_IN)
-            for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+            for point in _entry_points():
                 if sources.setdefault(point.name, point.value) != point.value:
                     self.failures[f"{point.name} ({point.value})"] = f"the name {point.name} is taken already"
             for name, source in sources.items():
@@ -196,6 +240,13 @@ class ProviderRegistry(Mapping[str, type[Provider]]):
 
     def __len__(self) -> int:
         return len(self._load())
+
+
+def _entry_points() -> Iterator[importlib.metadata.EntryPoint]:
+    """Those of our group. Only distributions whose text names the group are parsed, which takes half of the time."""
+    for distribution in importlib.metadata.distributions():
+        if ENTRY_POINT_GROUP in (distribution.read_text("entry_points.txt") or ""):
+            yield from distribution.entry_points.select(group=ENTRY_POINT_GROUP)
 
 
 available_providers = ProviderRegistry()

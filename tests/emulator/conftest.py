@@ -57,7 +57,7 @@ def recording_device(executor: RecordingExecutor) -> Callable[..., EmulatedDevic
     """Make a device of a chip whose launches are recorded: `recording_device("90a", sm_count=2)`."""
 
     def make(name: str, **changes: Any) -> EmulatedDevice:
-        chip = dataclasses.replace(chips.chip(name), **changes)
+        chip = chips.chip(name)._replace(**changes)
         return EmulatedDevice(chip, None, memory.HostMemory(), executor)
 
     return make

@@ -17,8 +17,9 @@ from epifuse.errors import UnsupportedError
 from epifuse.fusion import reference
 from epifuse.fusion.activation import cast, gelu, mean, multiply_add, relu, swiglu, where
 from epifuse.runtime.rounding import round_to
-from epifuse_cpu import CpuGemmOperator, CpuProvider, evaluate
+from epifuse_cpu import CpuProvider, evaluate
 from epifuse_cpu.configs import combinations
+from epifuse_cpu.operator import CpuGemmOperator
 
 GENERATOR = torch.Generator().manual_seed(0)
 

@@ -6,7 +6,6 @@ A bare kernel calls the hooks and knows nothing of the plan. Its accumulators co
 a ``tcgen05`` product in tensor memory.
 """
 
-import dataclasses
 import struct
 from dataclasses import dataclass, replace
 from typing import Any
@@ -230,7 +229,7 @@ def run_bare(layout: Any, target: str, args: ops.GemmArguments, accum: torch.Ten
     from epifuse_cutedsl.fuse.driver import Epilogue
 
     facts = layout.facts
-    traits = dataclasses.replace(traits_of(args.bound, L), axis="n")
+    traits = traits_of(args.bound, L)._replace(axis="n")
     epilogue = Epilogue(args.plan, traits, facts, folds_batches=True)
     codes = MAIN + tuple(p.code for p in parameters(args.plan, traits))
     kernel = bare_kernel(layout, epilogue)

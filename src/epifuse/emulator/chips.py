@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Chip:
+class Chip(NamedTuple):
     """Limits of one GPU. Sizes in bytes; `capability` is (major, minor)."""
 
     name: str

@@ -119,7 +119,7 @@ def device(
 
     chip = chips.chip(name)
     if sm_count is not None:
-        chip = dataclasses.replace(chip, sm_count=sm_count)
+        chip = chip._replace(sm_count=sm_count)
     from . import machine, memory
 
     options = machine.Options(seed=seed, strict=strict, trace=trace)

@@ -14,8 +14,8 @@ import os
 import tempfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from epifuse import settings
 
@@ -23,8 +23,7 @@ FORMAT = 1
 SUFFIX = ".kernel"
 
 
-@dataclass(frozen=True)
-class KernelImage:
+class KernelImage(NamedTuple):
     """One compiled kernel, free of the compiler that made it.
 
     ``parameters`` are the struct codes of the entry's parameters in order: ``q`` and ``i`` integers of 64 and 32 bits,
@@ -44,7 +43,7 @@ class KernelImage:
     def to_bytes(self) -> bytes:
         """The image as the content of a file."""
         parts = (self.cubin, zlib.compress(self.ptx, 6))
-        described = {k: v for k, v in asdict(self).items() if k not in ("cubin", "ptx")}
+        described = {k: v for k, v in self._asdict().items() if k not in ("cubin", "ptx")}
         body = b"".join(parts)
         header = {
             "format": FORMAT,

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import torch
 
 from epifuse.dtypes import DType
-from epifuse.emulator import map_rules, tensor_map
 from epifuse.runtime.launch import driver_call
 
 BYTES = 128
@@ -25,6 +24,7 @@ LARGEST_BOX = 256
 SWIZZLES = {16: 0, 32: 1, 64: 2, 128: 3}
 """By the bytes that a swizzle spans, which are those of a box's row; 16: none."""
 L2_PROMOTION_256B = 3
+_NO_INTERLEAVE = _ZEROS_OUTSIDE = 0
 _ALIGNMENT_OF_A_MAP = 64
 _DATA_TYPES = {
     "uint8": 0, "int8": 0, "float8_e4m3fn": 0, "float8_e5m2": 0, "int16": 1, "int32": 3, "float16": 6, "float32": 7,
@@ -56,6 +56,12 @@ def encode(tiled: TiledMap, device: torch.device) -> bytes:
         LaunchError: there is no driver, or it refuses the map.
         EmulatorError: the map breaks one of the driver's rules, which are the emulator's too.
     """
+    return _encode_by_emulator(tiled) if device.type == "cpu" else _encode_by_driver(tiled)
+
+
+def _encode_by_emulator(tiled: TiledMap) -> bytes:
+    from epifuse.emulator import map_rules, tensor_map  # noqa: PLC0415 - a launch on a GPU does without
+
     request = map_rules.MapRequest(
         data_type=_DATA_TYPES[tiled.dtype.name],
         address=tiled.address,
@@ -63,33 +69,33 @@ def encode(tiled: TiledMap, device: torch.device) -> bytes:
         strides=tiled.strides,
         box=tiled.box,
         element_strides=(1,) * len(tiled.sizes),
+        interleave=_NO_INTERLEAVE,
         swizzle=SWIZZLES[tiled.swizzle_bytes],
         l2_promotion=L2_PROMOTION_256B,
+        fill_nan=_ZEROS_OUTSIDE,
     )
-    if device.type == "cpu":
-        map_rules.check(request)
-        return tensor_map.encode(request)
-    return _encode_by_driver(request)
+    map_rules.check(request)
+    return tensor_map.encode(request)
 
 
-def _encode_by_driver(request: map_rules.MapRequest) -> bytes:
-    rank = len(request.sizes)
+def _encode_by_driver(tiled: TiledMap) -> bytes:
+    rank = len(tiled.sizes)
     room = ctypes.create_string_buffer(BYTES + _ALIGNMENT_OF_A_MAP)
     address = -(-ctypes.addressof(room) // _ALIGNMENT_OF_A_MAP) * _ALIGNMENT_OF_A_MAP
     driver_call(
         "cuTensorMapEncodeTiled",
         ctypes.c_void_p(address),
-        ctypes.c_int(request.data_type),
+        ctypes.c_int(_DATA_TYPES[tiled.dtype.name]),
         ctypes.c_uint32(rank),
-        ctypes.c_void_p(request.address),
-        _array(ctypes.c_uint64, request.sizes),
-        _array(ctypes.c_uint64, request.strides),
-        _array(ctypes.c_uint32, request.box),
-        _array(ctypes.c_uint32, request.element_strides),
-        ctypes.c_int(request.interleave),
-        ctypes.c_int(request.swizzle),
-        ctypes.c_int(request.l2_promotion),
-        ctypes.c_int(request.fill_nan),
+        ctypes.c_void_p(tiled.address),
+        _array(ctypes.c_uint64, tiled.sizes),
+        _array(ctypes.c_uint64, tiled.strides),
+        _array(ctypes.c_uint32, tiled.box),
+        _array(ctypes.c_uint32, (1,) * rank),  # strides between the elements that are taken
+        ctypes.c_int(_NO_INTERLEAVE),
+        ctypes.c_int(SWIZZLES[tiled.swizzle_bytes]),
+        ctypes.c_int(L2_PROMOTION_256B),
+        ctypes.c_int(_ZEROS_OUTSIDE),
     )
     return ctypes.string_at(address, BYTES)
 

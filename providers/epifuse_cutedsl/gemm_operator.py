@@ -115,13 +115,15 @@ class GemmOperator(Operator):
     most_tiles: ClassVar[int] = 2**31 - 1
     launch_class: ClassVar[type[GemmLaunch]] = GemmLaunch
 
-    __slots__ = ("_artifacts", "config", "group")
+    __slots__ = ("_artifacts", "_listed_for", "config", "group")
 
     def __init__(self, metadata: OperatorMetadata, config: Any, group: int) -> None:
         super().__init__(metadata)
         self.config = config
         self.group = group
         self._artifacts: OrderedDict[Any, CompiledArtifact] = OrderedDict()
+        self._listed_for: TargetSm = self.targets[0]
+        """The GPU that errors suggest."""
 
     # What a kernel states.
 
@@ -195,7 +197,9 @@ class GemmOperator(Operator):
     def _asked(cls, args: GemmArguments, target: TargetSm | None) -> Status:
         if target is not None and not target.supports_operators_from(cls.targets):
             wanted = ", ".join(f"sm_{t}" for t in cls.targets)
-            return Status.fail(f"The {cls.title} is made for {wanted}, not for sm_{target}")
+            named = target.cc in (made_for.cc for made_for in cls.targets)  # without the suffix
+            hint = f"; name {wanted}, which such a GPU is" if named else ""
+            return Status.fail(f"The {cls.title} is made for {wanted}, not for sm_{target}{hint}")
         reason = cls._refusal(args, target)
         return Status.success() if reason is None else Status.fail(reason)
 
@@ -252,6 +256,7 @@ class GemmOperator(Operator):
             # What the metadata say is the same for all, and configurations for arguments are those that take them.
             for operator in made:
                 operator._accepted = (args.key, target)
+                operator._listed_for = target
         return made
 
     @classmethod
@@ -294,8 +299,8 @@ class GemmOperator(Operator):
         if target is None:
             raise UnsupportedError(
                 "The operands are CPU tensors, and no GPU is emulated for them.",
-                advice=f"Run it inside `with epifuse.emulator.device('{self.targets[0]}'):`, pass CUDA tensors, or "
-                f"compile for a GPU elsewhere: compile(args, target_sm='{self.targets[0]}').",
+                advice=f"Run it inside `with epifuse.emulator.device('{self._listed_for}'):`, pass CUDA tensors, or "
+                f"compile for a GPU elsewhere: compile(args, target_sm='{self._listed_for}').",
             )
         key = (args.key, target)
         artifact = self._artifacts.get(key)

@@ -60,7 +60,9 @@ def refusal(args: GemmArguments, target: TargetSm | None, ways: Ways = _PORTABLE
 def _refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedError | None:
     m, n, k, batches = args.problem_size
     if max(m, n, k, batches) > _MAX_EXTENT or m * n * batches > _MAX_EXTENT * _LARGEST_TILE:
-        return UnsupportedError(f"The extents {(m, n, k, batches)} are beyond a grid's 2^31 tiles.")
+        return UnsupportedError(
+            f"The extents {(m, n, k, batches)} are beyond a grid's 2^31 tiles.", advice="Call it for parts of them."
+        )
     return _operand_refusal(args) or _plan_refusal(args, target)
 
 
@@ -71,7 +73,9 @@ def _operand_refusal(args: GemmArguments) -> UnsupportedError | None:
     for name, traits in tensors:
         if traits.alignment_bytes < traits.dtype.bytes:
             return UnsupportedError(
-                f"{name} is not aligned to its own element of {traits.dtype.bytes} bytes.", subject=name
+                f"{name} is not aligned to its own element of {traits.dtype.bytes} bytes.",
+                advice=f"Pass {name}.clone(), which torch aligns.",
+                subject=name,
             )
     return None
 
@@ -81,16 +85,26 @@ def _plan_refusal(args: GemmArguments, target: TargetSm | None) -> UnsupportedEr
     for compute in plan.computes:
         if compute.primitive not in PRIMITIVES:
             return UnsupportedError(
-                f"The GPU kernels have no primitive {compute.primitive}.", subject=compute.primitive
+                f"The GPU kernels have no primitive {compute.primitive}.",
+                advice="Write it in other operations, or pass CPU tensors.",
+                subject=compute.primitive,
             )
     narrow = [*(load.dtype for load in plan.loads), *(s.dtype for s in plan.stores), *(r.dtype for r in plan.reduces)]
     cast_to = [value for c in plan.computes for name, value in c.attributes if name == "dtype"]
     for dtype in [*narrow, *cast_to]:
         if getattr(dtype, "name", "").startswith("float8") and target is not None and target.cc < FP8_CAPABILITY:
-            return UnsupportedError(f"{dtype} needs compute capability 8.9 or later, not {target.cc}.")
+            return UnsupportedError(
+                f"{dtype} needs compute capability 8.9 or later, not {target.cc / 10}.",
+                advice="Pass a tensor of another dtype, such as float16.",
+            )
     folds = args.problem_size.L > 1
     why = workspace.refusal(plan, folds)
-    return None if why is None else UnsupportedError(f"The GPU kernels do not do {why}.")
+    if why is None:
+        return None
+    return UnsupportedError(
+        f"The GPU kernels do not do {why}.",
+        advice="Store the values as an output and reduce that with torch; the CPU provider reduces as it is written.",
+    )
 
 
 def _route_refusal(args: GemmArguments, ways: Ways) -> UnsupportedError | None:

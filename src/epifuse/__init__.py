@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from epifuse import emulator, fusion, metadata, utils, workspace
@@ -63,8 +64,16 @@ __all__ = [
 ]
 
 
+_LEFT_OUT = {
+    "GroupedGemmArguments": "there is no grouped GEMM: pass GemmArguments with a batch, (L, M, K), where the problems "
+    "have one shape, else one GemmArguments for each"
+}
+"""Names of the Operator API that are not here, and what to do instead."""
+
+
 def __getattr__(name: str) -> object:
     """``CuTeDSLProvider`` is looked up when it is first asked for; the rest of the names are plain."""
     if name == "CuTeDSLProvider":
         return available_providers["cutedsl"]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    why = f": {_LEFT_OUT[name]}" if name in _LEFT_OUT else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{why}", name=name, obj=sys.modules[__name__])

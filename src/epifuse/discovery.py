@@ -6,14 +6,13 @@ from __future__ import annotations
 import reprlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from epifuse.arguments import GemmArguments, RuntimeArguments
 from epifuse.errors import OperandTypeError, Place, UnsupportedError
-from epifuse.metadata import OperatorMetadata
-from epifuse.operator import Operator
+from epifuse.operator import MetadataFilter, Operator
 from epifuse.provider import Provider, available_providers, failure, left_out
 from epifuse.runtime import winners
 from epifuse.runtime.rounding import tf32_allowed
@@ -34,7 +33,7 @@ def clear() -> None:
 
 def get_operators(
     args: RuntimeArguments | None = None,
-    metadata_filter: Callable[[OperatorMetadata], bool] | None = None,
+    metadata_filter: MetadataFilter | None = None,
     target_sm: TargetLike = None,
     providers: Iterable[type[Provider]] | None = None,
     limit: int | None = None,
@@ -54,9 +53,11 @@ def get_operators(
     A family that raises is left out, with a ``ProviderWarning``.
 
     Raises:
-        OperandTypeError: (a TypeError) ``args`` are no arguments, ``providers`` no providers, ``limit`` no number.
+        OperandTypeError: (a TypeError) ``args`` are no arguments, ``metadata_filter`` no function, ``providers`` no
+            providers, ``limit`` no number.
     """
     _check_arguments(args)
+    _check_filter(metadata_filter)
     if limit is not None and (type(limit) is not int or limit < 0):
         raise OperandTypeError(f"limit is {limit!r}.", advice="Pass how many operators to return at most, or None.")
     target = resolve_target(args, TargetSm.ensure(target_sm))
@@ -83,7 +84,7 @@ def get_operators(
                     _cache.popitem(last=False)
         found = cached
     if metadata_filter is not None:
-        found = [op for op in found if metadata_filter(op.metadata)]
+        found = _filtered(found, metadata_filter)
     return list(found if limit is None else found[:limit])
 
 
@@ -97,6 +98,30 @@ def _check_arguments(args: RuntimeArguments | None) -> None:
             f"args is {reprlib.repr(args)} of type {type(args).__name__}.",
             advice="Pass GemmArguments(A, B, out, accumulator_type, epilogue), or other RuntimeArguments.",
         )
+
+
+def _check_filter(metadata_filter: Any) -> None:
+    if metadata_filter is not None and not callable(metadata_filter):
+        raise OperandTypeError(
+            f"metadata_filter is {reprlib.repr(metadata_filter)} of type {type(metadata_filter).__name__}.",
+            advice="Pass a function that is called with an operator's metadata and says whether to keep it: "
+            "lambda m: m.design is not None and m.design.tile_shape[0] == 128.",
+        )
+
+
+def _filtered(operators: Iterable[Operator], accept: MetadataFilter) -> list[Operator]:
+    """The operators whose metadata pass; what a filter raises says for which operator."""
+    found = []
+    for operator in operators:
+        try:
+            kept = accept(operator.metadata)
+        except Exception as error:
+            note = f"metadata_filter was called with the metadata of {operator!r}"
+            error.add_note(f"{note}, whose design is None." if operator.metadata.design is None else f"{note}.")
+            raise
+        if kept:
+            found.append(operator)
+    return found
 
 
 def _chosen(providers: Iterable[type[Provider]]) -> tuple[type[Provider], ...]:
@@ -198,60 +223,76 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(args: RuntimeArguments, target_sm: TargetLike = None) -> Explanation:
+def explain(
+    args: RuntimeArguments, target_sm: TargetLike = None, metadata_filter: MetadataFilter | None = None
+) -> Explanation:
     """``get_operators`` with every answer: per operator family a ``Status``, its reason, and the user's source line.
 
     Args:
         args: what is to be computed.
         target_sm: as in ``get_operators``.
+        metadata_filter: as in ``get_operators``; a family of which it keeps nothing says so.
 
     Raises:
-        OperandTypeError: (a TypeError) ``args`` are no arguments.
+        OperandTypeError: (a TypeError) ``args`` are no arguments, or ``metadata_filter`` is no function.
     """
     if args is None:
         raise OperandTypeError("args is None.", advice="Pass the arguments whose operators are to be explained.")
     _check_arguments(args)
+    _check_filter(metadata_filter)
     target = resolve_target(args, TargetSm.ensure(target_sm))
     rows: list[Row] = []
     for name, provider in available_providers.items():
         families = provider.families(args)
         if not families:
             rows.append(Row(name, provider.__name__, provider._explain(args, target), 0))
-        rows += [_row(name, family, args, target) for family in families]
+        rows += [_row(name, family, args, target, metadata_filter) for family in families]
     for name, reason in available_providers.failures.items():
         rows.append(Row(name, "-", Status.fail(reason), 0))
     return Explanation(target, tuple(rows))
 
 
-def _row(name: str, family: type[Operator], args: RuntimeArguments, target: TargetSm | None) -> Row:
+def _row(
+    name: str,
+    family: type[Operator],
+    args: RuntimeArguments,
+    target: TargetSm | None,
+    metadata_filter: MetadataFilter | None,
+) -> Row:
     if target is not None and family.designed_for_min_cc > target.cc:
         status = Status.fail(f"Made for compute capability {family.designed_for_min_cc} and later, not {target.cc}")
         return Row(name, family.__name__, status, 0)
     try:
-        count, status = _count(family, args, target)
+        found, status = _supported(family, args, target)
     except Exception as error:  # noqa: BLE001 - as in _generated
         return Row(name, family.__name__, Status.fail(f"Left out: {failure(error)}"), 0)
+    count = len(found)
+    if metadata_filter is not None and found:
+        count = len(_filtered(found, metadata_filter))
+        status = status if count else Status.fail(f"metadata_filter keeps none of {len(found)} that support this")
     return Row(name, family.__name__, status, count, _place(status, args))
 
 
-def _count(family: type[Operator], args: RuntimeArguments, target: TargetSm | None) -> tuple[int, Status]:
-    """How many operators of a family support the arguments; why none."""
+def _supported(
+    family: type[Operator], args: RuntimeArguments, target: TargetSm | None
+) -> tuple[list[Operator], Status]:
+    """The operators of a family that support the arguments; why none."""
     operators = family.generate_operators(
         None, epilogue_args=getattr(args, "epilogue", None), target_sm=target, args=args
     )
     answers = [operator.supports(args, target) for operator in operators]
-    count = sum(map(bool, answers))
-    if count:
-        return count, Status.success()
+    found = [operator for operator, answer in zip(operators, answers, strict=True) if answer]
+    if found:
+        return found, Status.success()
     if answers:
-        return 0, answers[0]
+        return [], answers[0]
     if target is None and family.designed_for_min_cc > 0:
         where = getattr(args, "device", "cpu")
-        return 0, Status.fail(
+        return [], Status.fail(
             f"Made for GPUs of compute capability {family.designed_for_min_cc / 10} and later; these tensors are on "
             f"{where}, and no target_sm is named"
         )
-    return 0, family._explain(args, target)
+    return [], family._explain(args, target)
 
 
 def _place(status: Status, args: RuntimeArguments) -> Place | None:

@@ -158,7 +158,10 @@ class UnsupportedError(EpifuseError, ValueError):
 class TargetError(EpifuseError, ValueError):
     """A target string or capability that is not valid, or a kernel asked to run on another architecture."""
 
-    advice = "Expected form: '80', '90a', '100a', '100f'."
+    advice = (
+        "Write the compute capability without its dot, and the suffix of that GPU: '80' (A100), '86' (GeForce RTX 30), "
+        "'89' (L40S, GeForce RTX 40), '90a' (H100, H200), '100a' (B200), '103a' (B300), '120a' (GeForce RTX 50)."
+    )
 
 
 class SettingError(EpifuseError, ValueError):

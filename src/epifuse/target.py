@@ -65,7 +65,9 @@ class TargetSm:
             return value
         if isinstance(value, str):
             return _from_string(value)
-        raise OperandTypeError(f"Expected TargetSm or str. Got {value} of type {type(value)}", advice="")
+        raise OperandTypeError(
+            f"Expected TargetSm or str. Got {value} of type {type(value)}", advice="Write it as text, such as '90a'."
+        )
 
     @property
     def major(self) -> int:
@@ -114,5 +116,5 @@ def _parse(text: str) -> tuple[int, ArchPortability]:
     if suffix in ("a", "f"):
         portability, body = ArchPortability(suffix), body[:-1]
     if not (body.isascii() and body.isdigit()):
-        raise TargetError(f"Invalid TargetSm: '{text}'. Expected form: '100', '100a', '100f'", advice="")
+        raise TargetError(f"Invalid TargetSm: '{text}'. Expected form: '100', '100a', '100f'")
     return int(body), portability

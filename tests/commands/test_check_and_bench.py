@@ -194,6 +194,9 @@ def test_the_suite_for_a_b200_is_listed_here(shell):
     [
         (("check", "--target", "9", "--device", "emulator"), "Emulated: 80, 86"),
         (("check", "epilogues", "--only", "gleu"), "Nearest: glu, gelu"),
+        (("check", "fused_gemm", "--device", "tpu"), "Devices: cpu, cuda, emulator"),
+        (("check", "fused_gemm", "--device", "cpu", "--file", "nowhere.py"), "There is no file 'nowhere.py'."),
+        (("check", "--target", "H100"), "'90a' (H100, H200)"),
     ],
 )
 def test_check_refuses_what_it_does_not_know_before_it_prints(shell, arguments, said):

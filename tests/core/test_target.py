@@ -69,3 +69,9 @@ def test_ensure():
     assert TargetSm.ensure("90a") == TargetSm("90a")
     with pytest.raises(TypeError):
         TargetSm.ensure(90)
+
+
+@pytest.mark.parametrize("text", ["H100", "9.0", "90b", "cuda"])
+def test_a_refused_name_comes_with_those_of_known_gpus(text):
+    with pytest.raises(TargetError, match=r"'90a' \(H100, H200\)"):
+        TargetSm(text)

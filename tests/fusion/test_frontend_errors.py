@@ -258,8 +258,15 @@ SIGNATURES = {
     "def epi(accum): F = accum; return F": ("Output node D is not found in the epilogue function.", "F"),
     "def epi(accum): return accum": ("Output node D is not found in the epilogue function.", "accum"),
     "def epi(accum): return ()": ("Output node D is not found in the epilogue function.", "()"),
-    "lambda accum, C: (accum, C)": ("Output node D is not found in the epilogue function.", "(accum, C)"),
-    "lambda accum: (relu(accum), accum)": ("Only names can be returned where several values are.", "relu(accum)"),
+    "lambda accum, C: (accum, C)": ("A lambda gives one output, D, and this one returns a tuple.", "(accum, C)"),
+    "lambda accum: (relu(accum), accum)": (
+        "A lambda gives one output, D, and this one returns a tuple.",
+        "(relu(accum), accum)",
+    ),
+    "def epi(accum): D = accum; return D, relu(D)": (
+        "Only names can be returned where several values are.",
+        "relu(D)",
+    ),
     "lambda accum, D: accum + D": ("Variable 'D' cannot be defined twice.", "accum + D"),
     "def epi(accum): D = accum": ("The epilogue function returns nothing.", "def epi(accum): D = accum"),
     "def epi(accum): 'only a docstring'": (
@@ -369,3 +376,15 @@ def test_functions_show_the_users_own_line():
 def test_errors_are_raised_again_each_time():
     for _ in range(3):
         assert refused("def epi(accum): D = accum // 2; return D").place.line == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("def epi(accum): return accum", "write `D = accum`, then `return D`"),
+        ("def epi(accum): F = accum; return F", "here F. Assign the main output to D"),
+        ("def epi(accum): return ()", "or return one expression, which is D"),
+    ],
+)
+def test_a_missing_d_comes_with_what_to_write(text, advice):
+    assert advice in str(refused(text))

@@ -201,3 +201,17 @@ def test_random_epilogues_agree_with_the_definition(fused, fuse_tools, drawn):
         given_["s"] = torch.full((*lead, n if folded[0] == 0 else m), 7.0)
     made = [output for output in outputs if not isinstance(output[2], int)]
     fused(text, m, n, k, batches=batches, outputs=made, **given_).exact()
+
+
+@pytest.mark.parametrize("target", ["90a", "100a", "120a"])
+def test_an_operator_run_without_a_device_names_the_one_that_it_was_listed_for(target):
+    args = gemm(half(M, K), half(K, N), half(M, N))
+    for operator in (ops.get_operators(args, target_sm=target)[0], ops.get_operators(args, target_sm=target)[-1]):
+        with pytest.raises(UnsupportedError, match=f"emulator.device.'{target}'.*target_sm='{target}'"):
+            operator.run(args)
+
+
+@pytest.mark.parametrize(("portable", "named"), [("90", "sm_90a"), ("80", None), ("100", None)])
+def test_a_target_without_its_suffix_is_told_of_it(portable, named):
+    found = str(ops.explain(gemm(half(M, K), half(K, N), half(M, N)), target_sm=portable))
+    assert (f"name {named}, which such a GPU is" in found) is (named is not None), found

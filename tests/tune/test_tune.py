@@ -269,6 +269,8 @@ def test_on_the_cpu_it_refuses_and_in_the_emulator_it_says_so(monkeypatch):
     assert result.measured == ()
     assert result.path is None
     assert "the GPU is emulated" in str(result)
+    assert "the order is as predicted" in str(result)
+    assert "x as fast" not in str(result)
     with pytest.raises(OperandTypeError):
         tune(None)
     monkeypatch.setattr(Named, "names", ())

@@ -78,5 +78,5 @@ def refusal(plan: EpiloguePlan, folds_batches: bool) -> str | None:
     """Why a plan's reductions cannot be done by this engine; None where they can."""
     for reduce in plan.reduces:
         if not (reduce.axes[1] or reduce.axes[2]):
-            return "a reduction that keeps both rows and columns"
+            return "a reduction over the batch that keeps both rows and columns"
     return None

@@ -28,6 +28,7 @@ from epifuse.check.subjects import (
 from epifuse.check.verdict import Report, Section
 from epifuse.check.writes import count_learner, count_operator
 from epifuse.discovery import explain
+from epifuse.emulator import chips
 from epifuse.target import TargetLike
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -81,17 +82,28 @@ class Plan:
         Raises:
             CheckError: there is none.
         """
+        self.require_device()
         if self.device == "emulator":
             with emulator.device(str(self.target or "80")):
                 yield
             return
+        yield
+
+    def require_device(self) -> None:
+        """Refuse a device or a target that is not there.
+
+        Raises:
+            CheckError: (a ValueError) it is not.
+        """
         if self.device == "cuda" and not torch.cuda.is_available():
             raise CheckError(
                 "There is no CUDA device here.", advice="Use --device cpu, or --device emulator for a GPU kernel."
             )
-        if self.device not in ("cpu", "cuda"):
+        if self.device not in ("cpu", "cuda", "emulator"):
             raise CheckError(f"There is no device {self.device!r}.", advice="Devices: cpu, cuda, emulator.")
-        yield
+        if self.device == "emulator" and self.target is not None and str(self.target) not in chips.names():
+            known = ", ".join(chips.names())
+            raise CheckError(f"No GPU of sm_{self.target} is emulated.", advice=f"Emulated: {known}.")
 
 
 def check_operators(plan: Plan) -> Report:

@@ -22,7 +22,6 @@ from epifuse.check.fused_gemm import Plan
 from epifuse.check.subjects import CheckError, load_lesson
 from epifuse.check.verdict import Report, Section
 from epifuse.commands import screen
-from epifuse.emulator import chips
 from epifuse.target import TargetSm
 from epifuse.utils.device import target_of_device
 
@@ -51,7 +50,9 @@ def run(suite: str, file: Path | None, plan: Plan, output: Path | None, only: tu
         raise CheckError("--file holds a fused_gemm.", advice="python -m epifuse check fused_gemm --file my.py")
     if plan.device == "auto":
         plan = replace(plan, device=_device_for(TargetSm.ensure(plan.target)))
-    _require_known(plan, only)
+    plan.require_device()
+    _require_known(only)
+    lesson = None if file is None else load_lesson(file)
     console = screen.console()
     if suite == "fused_gemm":
         _mapping(console)
@@ -59,8 +60,8 @@ def run(suite: str, file: Path | None, plan: Plan, output: Path | None, only: tu
         plan = replace(plan, progress=progress)
         if suite == "epilogues":
             report = epilogues.check(plan, only)
-        elif file is not None:
-            report = fused_gemm.check_lesson(load_lesson(file), plan)
+        elif lesson is not None:
+            report = fused_gemm.check_lesson(lesson, plan)
         else:
             report = fused_gemm.check_operators(plan)
     report.notes += _limits(plan, file)
@@ -72,16 +73,13 @@ def run(suite: str, file: Path | None, plan: Plan, output: Path | None, only: tu
     return 0 if report else 1
 
 
-def _require_known(plan: Plan, only: tuple[str, ...]) -> None:
-    """Refuse operations that there are not, and targets that are not emulated, before anything is printed."""
+def _require_known(only: tuple[str, ...]) -> None:
+    """Refuse operations that there are not."""
     operations = list(dict.fromkeys(operation for operation, _ in epilogues.texts()))
     for name in only:
         if name not in operations:
             near = ", ".join(difflib.get_close_matches(name, operations)) or "`doctor --vocabulary` lists them"
             raise CheckError(f"There is no operation {name!r} to check.", advice=f"Nearest: {near}. One --only each.")
-    if plan.device == "emulator" and plan.target is not None and str(plan.target) not in chips.names():
-        known = ", ".join(chips.names())
-        raise CheckError(f"No GPU of sm_{plan.target} is emulated.", advice=f"Emulated: {known}.")
 
 
 def _device_for(target: TargetSm | None) -> str:

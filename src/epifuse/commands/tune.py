@@ -26,7 +26,7 @@ def run(
     if not torch.cuda.is_available():
         raise UnsupportedError(
             "tune measures on a GPU, and there is none here.",
-            advice="`python -m epifuse explain` lists the operators in their predicted order.",
+            advice="Without one, get_operators(args, target_sm='90a') lists the operators in their predicted order.",
         )
     function = functions.load_function(place)
     described = functions.parse_operands(operands, extra)

@@ -78,7 +78,8 @@ class TuneResult:
             got = f"measured {trial.us}" if trial.us else trial.note
             lines.append(f"  {trial.what:70s} predicted {said:>8s} us, {got}")
         looked = f"{len(self.measured)} of {self.offered} operators were measured in {self.seconds:.1f} s"
-        lines.append(f"{looked} (limit {self.limit_seconds:g} s); the best is {self.gain:.3f} x as fast as the first")
+        found = f"the best is {self.gain:.3f} x as fast as the first" if self.measured else "the order is as predicted"
+        lines.append(f"{looked} (limit {self.limit_seconds:g} s); {found}")
         lines.append(f"remembered in {self.path}" if self.path else f"not remembered: {self.note}")
         return "\n".join(lines)
 

@@ -94,7 +94,7 @@ class _Body:
             raise EpilogueError(
                 "Output node D is not found in the epilogue function.",
                 place=frame.place(returned),
-                advice="Assign the main output to D and return it: `D = ...`, then `return D`.",
+                advice=refuse.main_output(list(outputs)),
             )
         for name, (value, node) in outputs.items():
             self._builder.store(name, value, frame.place(node))
@@ -203,6 +203,9 @@ class _Body:
             what = refuse.name_of(returned)
             raise frame.error(returned, f"The epilogue returns {what}.", "Return names, with commas: `return D, F`.")
         is_lambda = isinstance(frame.source.node, ast.Lambda)
+        if is_lambda and isinstance(returned, ast.Tuple) and not _names_d(returned):
+            advice = "Use a def, and assign each output to a name: `D = ...`, `F = ...`, then `return D, F`."
+            raise frame.error(returned, "A lambda gives one output, D, and this one returns a tuple.", advice)
         if not isinstance(returned, ast.Tuple) and (is_lambda or not isinstance(returned, ast.Name)):
             if "D" in frame.env:
                 raise SsaError(
@@ -214,8 +217,8 @@ class _Body:
         outputs: dict[str, tuple[int, ast.expr]] = {}
         for element in returned.elts if isinstance(returned, ast.Tuple) else [returned]:
             if not isinstance(element, ast.Name):
-                advice = "Use a def, and assign each output to a name." if is_lambda else refuse.RETURN_NAMES
-                raise frame.error(element, "Only names can be returned where several values are.", advice)
+                what = "Only names can be returned where several values are."
+                raise frame.error(element, what, refuse.RETURN_NAMES)
             if element.id not in frame.local:
                 raise frame.error(
                     element, f"'{element.id}' is not assigned in the epilogue function.", refuse.RETURN_NAMES
@@ -235,6 +238,12 @@ class _Body:
             if found.kind is Kind.COMPUTE and table.lookup(found.op).result is Result.BOOL:
                 raise frame.error(node, "A comparison cannot be returned.", "Return where(condition, 1.0, 0.0).")
         return self._expressions.operand(frame, node, value)
+
+
+def _names_d(returned: ast.Tuple) -> bool:
+    """Whether a tuple holds names alone, and D among them: a lambda may give its operands back."""
+    names = [element.id for element in returned.elts if isinstance(element, ast.Name)]
+    return len(names) == len(returned.elts) and "D" in names
 
 
 def _parameters(frame: Frame) -> list[ast.arg]:

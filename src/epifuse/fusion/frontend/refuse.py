@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import difflib
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from epifuse.fusion.vocabulary import table
 
@@ -132,6 +132,17 @@ _INSTEAD: dict[str, str] = {
 """What to write for a name that is often tried and that no operation is like."""
 
 _WIDTH = 100
+
+
+def main_output(returned: Sequence[str]) -> str:
+    """What to write where none of the returned names is D."""
+    if len(returned) == 1 and returned[0] == "accum":
+        return "A returned name is that of an output: write `D = accum`, then `return D`."
+    here = f", here {', '.join(returned)}" if returned else ""
+    return (
+        f"A returned name is that of an output{here}. Assign the main output to D and return it: "
+        "`D = ...`, then `return D`; or return one expression, which is D."
+    )
 
 
 def name_of(node: ast.AST) -> str:

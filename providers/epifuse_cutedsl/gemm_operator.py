@@ -169,6 +169,10 @@ class GemmOperator(Operator):
         """The epilogue's tensors that the kernel moves by tensor copies."""
         return Boxes()
 
+    def _own_boxes(self, args: GemmArguments) -> Boxes:
+        """Those of this configuration."""
+        return self._boxes(args)
+
     @classmethod
     def _copies(cls, args: GemmArguments) -> Copies:
         """The copies of A and of B that a run makes first."""
@@ -311,12 +315,11 @@ class GemmOperator(Operator):
                 self._artifacts.popitem(last=False)
         return artifact
 
-    @classmethod
-    def _kinds(cls, args: GemmArguments) -> Kinds:
+    def _kinds(self, args: GemmArguments) -> Kinds:
         traits = traits_of(args.bound, args.problem_size.L)
-        main, folds = cls._main_kinds(args), folds_batches(args)
-        forms = tuple(copy and copy.form for copy in cls._copies(args))
-        return Kinds(main, args.accumulator_type, args.plan.key, traits, folds, cls._boxes(args), forms)
+        main, folds = self._main_kinds(args), folds_batches(args)
+        forms = tuple(copy and copy.form for copy in self._copies(args))
+        return Kinds(main, args.accumulator_type, args.plan.key, traits, folds, self._own_boxes(args), forms)
 
     def _compiled(self, args: GemmArguments, target: TargetSm) -> Compiled:
         plan, kinds = args.plan, self._kinds(args)

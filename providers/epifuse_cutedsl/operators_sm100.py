@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, cast
 
 from epifuse import dtypes
@@ -18,11 +17,11 @@ from epifuse.runtime.tensormap import CODE
 from epifuse.target import ArchPortability, TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs import times_sm100
-from epifuse_cutedsl.configs.sm100 import RUNS, WARP, Sm100Config, Tail, configurations
+from epifuse_cutedsl.configs.sm100 import RUNS, WARP, Sm100Config, Tails, configurations
 from epifuse_cutedsl.configs.sm100_products import PRODUCTS
 from epifuse_cutedsl.fuse import workspace as reductions
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
-from epifuse_cutedsl.fuse.facts import KernelFacts
+from epifuse_cutedsl.fuse.facts import KernelFacts, kept_bytes
 from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, folds_batches, target_of
 from epifuse_cutedsl.provider import MADE_FOR, CuTeDSLProvider
 from epifuse_cutedsl.run_workspace import Copies
@@ -30,6 +29,8 @@ from epifuse_cutedsl.sm100_launch import Sm100Launch, axis_of, piece_of, product
 from epifuse_cutedsl.support import Ways, refusal
 
 _FIRST = "100a"
+_WIDEST = KernelFacts(4 * WARP, 256, 4 * WARP, 100, run=RUNS[0], positions=1, lanes=1, keeps_rows=True)
+"""Of the tile with most columns."""
 
 
 @CuTeDSLProvider.register
@@ -61,28 +62,28 @@ class Sm100GemmOperator(GemmOperator):
         size = dtypes.of(product[0]).bytes
         if args is None:
             return configurations(cc, size, True, True)
-        return configurations(cc, size, *_majors(args), cls.scratch_bytes(args), cls.tail(args))
+        return configurations(cc, size, *_majors(args), cls.scratch_bytes(args), cls.tails(args))
 
     @classmethod
     def _plain_configurations(cls, product: Product, out: DType, cc: int) -> Iterable[Sm100Config]:
         columns = _columns([out])
-        tail = Tail(columns, Box(out.bytes, WARP, columns, batched=False).bytes)
+        tails = _tails(Boxes(outputs=(Box(out.bytes, WARP, columns, batched=False),)), columns, reduces=False)
         majors = [(True, b == "k") for b in PRODUCTS[product].majors]
         size = dtypes.of(product[0]).bytes
-        return [config for each in majors for config in configurations(cc, size, *each, 0, tail)]
+        return [config for each in majors for config in configurations(cc, size, *each, 0, tails)]
 
     @classmethod
     def _config_refusal(cls, config: Sm100Config, args: GemmArguments) -> str | None:
         if (config.a_k_major, config.b_k_major) != _majors(args):
             return f"The operator is made for operands of other majors than these: {config}"
-        tail = cls.tail(args)
-        if config.tail != (tail if config._replace(tail=tail).boxed else Tail(tail.columns)):
+        tail = cls.tails(args).of(config)
+        if config.tail != tail:
             return f"The operator's epilogue goes as {config.tail}, these arguments' as {tail}"
         return None
 
     @classmethod
     def _boxes(cls, args: GemmArguments) -> Boxes:
-        """None at all where runs lie along M."""
+        """Those of the longest steps; none at all where runs lie along M."""
         found = args.memo.get(cls)
         if found is None:
             columns = _columns(_full_dtypes(args.plan))
@@ -90,16 +91,23 @@ class Sm100GemmOperator(GemmOperator):
             args.memo[cls] = found
         return cast("Boxes", found)
 
+    def _own_boxes(self, args: GemmArguments) -> Boxes:
+        if not self.config.tail.bytes:
+            return Boxes()
+        piece = self.config.piece("n", bool(args.plan.reduces))
+        return self._boxes(args).narrowed(self.config.tail.columns // piece.run, WARP // piece.lanes)
+
     @classmethod
-    def tail(cls, args: GemmArguments) -> Tail:
+    def tails(cls, args: GemmArguments) -> Tails:
         """How the arguments' epilogue goes."""
-        return Tail(_columns(_full_dtypes(args.plan)), cls._boxes(args).piece_bytes)
+        return _tails(cls._boxes(args), _columns(_full_dtypes(args.plan)), reduces=bool(args.plan.reduces))
 
     @classmethod
     def scratch_bytes(cls, args: GemmArguments) -> int:
-        """Shared memory that the reductions of all pieces of a tile need at most."""
+        """Shared memory that the reductions and row vectors of all pieces of a tile need at most."""
         results = sum(not (reduce.axes[1] and reduce.axes[2]) for reduce in args.plan.reduces)
-        return cls.scratch_numbers * reductions.PARTIAL_BYTES * (1 + results) if args.plan.reduces else 0
+        reduced = cls.scratch_numbers * reductions.PARTIAL_BYTES * (1 + results) if args.plan.reduces else 0
+        return reduced + kept_bytes(args.plan, _WIDEST)
 
     @classmethod
     def _smem_bytes(cls, config: Sm100Config, args: GemmArguments) -> int:
@@ -134,7 +142,15 @@ class Sm100GemmOperator(GemmOperator):
         threads = WARP * piece.warps
         if axis == "n":
             return KernelFacts(
-                piece.rows, piece.columns, threads, cc, run=piece.run, positions=1, lanes=1, steps_along=True
+                piece.rows,
+                piece.columns,
+                threads,
+                cc,
+                run=piece.run,
+                positions=1,
+                lanes=1,
+                steps_along=True,
+                keeps_rows=True,
             )
         lines = {"run": 1, "positions": 1, "lanes": piece.lanes, "lines": piece.run}
         return KernelFacts(piece.rows, piece.columns, threads, cc, **lines)
@@ -142,8 +158,6 @@ class Sm100GemmOperator(GemmOperator):
     def _kernel(self, kinds: Kinds, epilogue: Any) -> Kernel:
         from epifuse_cutedsl.kernels.sm100.kernel import Sm100Gemm  # noqa: PLC0415 - imports the DSL
 
-        if not self.config.tail.bytes:
-            epilogue = replace(epilogue, boxes=Boxes())
         return Sm100Gemm(self.config, kinds.main[0], epilogue)
 
     def _estimate_us(self, args: GemmArguments, target_sm: TargetSm | None = None) -> float | None:
@@ -171,6 +185,12 @@ def _full_dtypes(plan: EpiloguePlan) -> list[DType]:
 def _columns(full: Iterable[DType]) -> int:
     """Columns of a step: 64 where full tensors have 16 bits or fewer, so that a row of a box has 128 bytes."""
     return 64 if max((dtype.bytes for dtype in full), default=4) <= 2 else 32
+
+
+def _tails(boxes: Boxes, columns: int, *, reduces: bool) -> Tails:
+    """How an epilogue goes with these boxes for steps of ``columns``."""
+    sizes = (boxes.narrowed(columns // run).piece_bytes if run <= columns else 0 for run in RUNS)
+    return Tails(columns, reduces, tuple(sizes))
 
 
 def _majors(args: GemmArguments) -> tuple[bool, bool]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epifuse_cutedsl.tile.scheduler import tile_of
+from epifuse_cutedsl.tile.scheduler import serpentine, tile_of
 
 
 def order(tiles_m: int, tiles_n: int, group: int) -> list[tuple[int, int]]:
@@ -41,3 +41,12 @@ def test_groups_go_one_after_the_other_with_m_fastest(tiles_m, tiles_n, group):
 def test_large_grids_stay_in_32_bits():
     tiles_m, tiles_n = 1 << 20, 1 << 10
     assert tile_of(tiles_m * tiles_n - 1, tiles_m, tiles_n, 8) == (tiles_m - 1, tiles_n - 1)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12))
+def test_a_serpentine_turns_every_other_group(tiles_m, tiles_n, group):
+    tiles = [(m, serpentine(m, n, tiles_n, group)) for m, n in order(tiles_m, tiles_n, group)]
+    assert sorted(tiles) == [(m, n) for m in range(tiles_m) for n in range(tiles_n)]
+    for (m, n), (next_m, next_n) in zip(tiles, tiles[1:], strict=False):
+        crossed = next_m // group > m // group
+        assert next_n == n if crossed else next_n - n in ((0, 1), (0, -1))[m // group % 2]

@@ -58,8 +58,8 @@ class Piece(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """How an epilogue goes: the most columns of a step; shared memory of one warp's full operands, and of its
-    outputs in their place, in a step, as far as they move by tensor copies."""
+    """How a configuration's epilogue goes: the most columns of a step; shared memory of one warp's full operands, and
+    of its outputs in their place, in a step, as far as they move by tensor copies."""
 
     columns: int = 32
     piece_bytes: int = 0
@@ -70,8 +70,18 @@ class Tail(NamedTuple):
         return EPILOGUE_WARPS * PIECE_BUFFERS * self.piece_bytes
 
 
-PLAIN = Tail()
-"""No tensor copies."""
+class Tails(NamedTuple):
+    """How an epilogue may go: the most columns of a step, whether it has reductions, and what ``Tail`` says of
+    ``piece_bytes``, for steps of each number of columns in ``RUNS``."""
+
+    columns: int = 32
+    reduces: bool = False
+    piece_bytes: tuple[int, ...] = (0,) * len(RUNS)
+
+    def of(self, config: Sm100Config) -> Tail:
+        """How it goes with a configuration."""
+        run = config._replace(tail=Tail(self.columns)).piece("n", self.reduces).run
+        return Tail(self.columns, self.piece_bytes[RUNS.index(run)])
 
 
 class Sm100Config(NamedTuple):
@@ -92,7 +102,7 @@ class Sm100Config(NamedTuple):
     dynamic: bool = False
     """Whether CTAs ask for tiles (launch control) instead of taking every so many."""
     stages: int = 0
-    tail: Tail = PLAIN
+    tail: Tail = Tail()
 
     @property
     def tile_k(self) -> int:
@@ -144,12 +154,6 @@ class Sm100Config(NamedTuple):
     def warp_rows(self) -> int:
         """Rows of the accumulator that one warp reaches."""
         return WARP if self.split or self.tile_m == EPILOGUE_WARPS * WARP else WARP // 2
-
-    @property
-    def boxed(self) -> bool:
-        """Whether a step of a warp is what the tail's boxes are made for: 32 rows by its columns."""
-        piece = self.piece("n", reduces=False)
-        return piece.lanes == WARP and piece.run == self.tail.columns
 
     def piece(self, axis: str, reduces: bool) -> Piece:
         """What the engine takes for a tile, for an epilogue with runs along ``axis``.
@@ -207,29 +211,28 @@ _TILES = (
 
 _DYNAMIC = ((128, 256, 2, 2, 1), (128, 128, 2, 2, 1), (128, 128, 1, 1, 1))
 """Those that are listed with a dynamic schedule too."""
+PLAIN = Tails()
+"""No tensor copies."""
 
 
 @functools.lru_cache(maxsize=256)
 def configurations(
-    cc: int, element_bytes: int, a_k_major: bool, b_k_major: bool, scratch_bytes: int = 0, tail: Tail = PLAIN
+    cc: int, element_bytes: int, a_k_major: bool, b_k_major: bool, scratch_bytes: int = 0, tails: Tails = PLAIN
 ) -> tuple[Sm100Config, ...]:
     """Every configuration with as many stages as fit, for operands of so many bytes an element and these majors, where
-    the epilogue needs ``scratch_bytes`` and goes as ``tail`` says (where the tile lets it)."""
+    the epilogue needs ``scratch_bytes`` and goes as ``tails`` says."""
     found = []
     for tile in _TILES:
         for dynamic in (False, True) if tile in _DYNAMIC else (False,):
             bare = Sm100Config(*tile, element_bytes, a_k_major, b_k_major, dynamic)
-            config = with_stages(bare, cc, scratch_bytes, tail)
+            config = with_stages(bare, cc, scratch_bytes, tails)
             if config is not None:
                 found.append(config)
     return tuple(found)
 
 
-def with_stages(config: Sm100Config, cc: int, scratch_bytes: int, tail: Tail = PLAIN) -> Sm100Config | None:
-    """The configuration with the tail, as far as it goes with it, and as many stages as fit; None where they are too
-    few."""
-    bare = config._replace(stages=0, tail=tail)
-    if not bare.boxed:
-        bare = bare._replace(tail=Tail(tail.columns))
+def with_stages(config: Sm100Config, cc: int, scratch_bytes: int, tails: Tails = PLAIN) -> Sm100Config | None:
+    """The configuration with its tail and as many stages as fit; None where they are too few."""
+    bare = config._replace(stages=0, tail=tails.of(config))
     room = (limit_bytes(cc) - bare.smem_bytes(scratch_bytes)) // config.stage_bytes
     return bare._replace(stages=min(room, _MOST_STAGES)) if room >= _LEAST_STAGES else None

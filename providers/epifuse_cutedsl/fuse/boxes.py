@@ -29,12 +29,16 @@ _WHOLE = (True, True, True)
 
 
 class Box(NamedTuple):
-    """A tensor's part of one piece: ``rows`` rows of ``columns`` elements. ``batched``: it has a matrix a batch."""
+    """A tensor's part of one piece: ``rows`` rows of ``columns`` elements. ``batched``: it has a matrix a batch.
+
+    ``parts``: copies of as many rows each, below one another, from places of their own.
+    """
 
     element_bytes: int
     rows: int
     columns: int
     batched: bool
+    parts: int = 1
 
     @property
     def row_bytes(self) -> int:
@@ -48,8 +52,18 @@ class Box(NamedTuple):
 
     @property
     def copied_bytes(self) -> int:
-        """What a copy of all boxes moves; positions outside of the tensor count too."""
-        return self.rows * self.columns * self.element_bytes
+        """What a copy of one part of all boxes moves; positions outside of the tensor count too."""
+        return self.part_rows * self.columns * self.element_bytes
+
+    @property
+    def part_rows(self) -> int:
+        """Rows of one copy."""
+        return self.rows // self.parts
+
+    @property
+    def part_bytes(self) -> int:
+        """From one part of a box to the next."""
+        return self.part_rows * self.row_bytes
 
     @property
     def box_bytes(self) -> int:
@@ -109,8 +123,16 @@ class Boxes(NamedTuple):
 
     @property
     def copied_load_bytes(self) -> int:
-        """What the copies of one piece bring."""
+        """What the copies of one part of a piece bring."""
         return sum(box.copied_bytes for box in self.loads if box is not None)
+
+    def narrowed(self, by: int, parts: int = 1) -> Boxes:
+        """Those of pieces with that fraction of the columns, copied in so many parts."""
+        found = []
+        for boxes in self:
+            each = [box and box._replace(columns=box.columns // by, parts=parts) for box in boxes]
+            found.append(tuple(box if box and box.row_bytes >= CHUNK_BYTES else None for box in each))
+        return Boxes(*found)
 
     def numbered_outputs(self) -> list[tuple[int, int, Box]]:
         """(number of the tensor map, destination, box) of the outputs; their maps come first."""
@@ -189,5 +211,5 @@ def _map(tensor: object, traits: Traits, varies: Sequence[bool], box: Box) -> Ti
     row = (strides[1] or 0) * size if m > 1 else -(-n * size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     batch = (strides[0] or 0) * size if batches > 1 else row * max(m, 1)
     address: int = tensor.data_ptr()  # type: ignore[attr-defined]
-    copy = (box.box_columns, box.rows, 1)
+    copy = (box.box_columns, box.part_rows, 1)
     return TiledMap(traits.dtype, address, (n, m, batches), (row, batch), copy, box.row_bytes)

@@ -20,10 +20,11 @@ from epifuse.dtypes import DType
 from epifuse.fusion.plan import EpiloguePlan, PlanCompute
 from epifuse_cutedsl.fuse import compute, convert, paired, reduce, shortcuts, workspace
 from epifuse_cutedsl.fuse.boxes import Boxes
-from epifuse_cutedsl.fuse.facts import KernelFacts
+from epifuse_cutedsl.fuse.facts import NUMBER_BYTES, KernelFacts, is_kept, kept_bytes, kept_numbers
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, TileCoordinates
 from epifuse_cutedsl.fuse.load import MemoryLoad, Reach
 from epifuse_cutedsl.fuse.params import EpilogueTraits, Param, parameters
+from epifuse_cutedsl.fuse.rows import KeptRow
 from epifuse_cutedsl.fuse.staged import Staged
 from epifuse_cutedsl.fuse.store import stage, store
 from epifuse_cutedsl.fuse.values import Frame, Lanes, Spread
@@ -65,26 +66,38 @@ class Epilogue:
         """Shared memory that ``visit`` needs; none unless steps go along the axis."""
         return workspace.step_scratch_bytes(self.plan, self.traits.axis, self.facts)
 
+    @property
+    def kept_bytes(self) -> int:
+        """Shared memory of the row vectors that are kept for a tile; begins on 16 bytes."""
+        return kept_bytes(self.plan, self.facts)
+
     @cached_property
     def ways(self) -> tuple[shortcuts.Way, ...]:
         """How each of the plan's computes is emitted."""
         return shortcuts.ways_of(self.plan)
 
     def bind(
-        self, params: Sequence[Any], tile: TileCoordinates, extents: Extents, step_scratch: Any = None
+        self, params: Sequence[Any], tile: TileCoordinates, extents: Extents, step_scratch: Any = None, kept: Any = None
     ) -> BoundEpilogue:
         """The epilogue of one tile on the device; ``params`` in the order of ``parameters``.
 
-        ``step_scratch`` is the shared address of ``step_scratch_bytes``, from ``tile_begin`` to ``reduce_flush``.
+        ``step_scratch`` is the shared address of ``step_scratch_bytes``, from ``tile_begin`` to ``reduce_flush``;
+        ``kept`` that of ``kept_bytes``, for the whole tile.
         """
-        return BoundEpilogue(self, list(params), tile, extents, step_scratch)
+        return BoundEpilogue(self, list(params), tile, extents, step_scratch, kept)
 
 
 class BoundEpilogue:
     """An epilogue while it is traced for one tile."""
 
     def __init__(
-        self, epilogue: Epilogue, params: list[Any], tile: TileCoordinates, extents: Extents, step_scratch: Any
+        self,
+        epilogue: Epilogue,
+        params: list[Any],
+        tile: TileCoordinates,
+        extents: Extents,
+        step_scratch: Any,
+        kept: Any = None,
     ) -> None:
         self.plan = epilogue.plan
         self.axis = epilogue.traits.axis
@@ -94,6 +107,7 @@ class BoundEpilogue:
         self.tile = tile
         self._arguments: dict[int, Any] = {}
         self._loads: list[MemoryLoad] = []
+        self._kept: dict[int, KeptRow] = {}
         operands = [load for load in self.plan.loads if load.operand >= 0]
         self._boxes = epilogue.boxes
         for number, (load, tensor) in enumerate(zip(operands, epilogue.traits.loads, strict=True)):
@@ -103,6 +117,9 @@ class BoundEpilogue:
                 reach = _reach(tensor, params, tile.batch)
                 box = epilogue.boxes.loads[number] if epilogue.boxes.loads else None
                 self._loads.append(MemoryLoad(load, number, reach, self.axis, self.facts.steps_along, box))
+                if is_kept(load, self.facts):
+                    address = kept + len(self._kept) * kept_numbers(self.facts) * NUMBER_BYTES
+                    self._kept[load.slot] = KeptRow(self._loads[-1], address, self.facts, tile)
         self._outputs = [_reach(tensor, params, tile.batch) for tensor in epilogue.traits.outputs]
         self._reductions = self._bind_reductions(epilogue, params)
         self._compute_dtypes = _compute_dtypes(self.plan)
@@ -151,10 +168,25 @@ class BoundEpilogue:
                 scratch = scratch + reduction.step_scratch_bytes
         return state
 
+    def row_loads(self) -> list[list[Any]]:
+        """Issue the loads of ``keep_rows``: the words of each."""
+        return [row.issue(self.extents) for row in self._kept.values()]
+
+    def keep_rows(self, words: Sequence[Sequence[Any]]) -> None:
+        """Write the tile's row vectors, of which ``row_loads`` gave the words, to shared memory; where there are any,
+        the epilogue's threads meet before and afterwards. All of them call it, before the first ``visit``."""
+        if not self._kept:
+            return
+        reduce.meet(self.facts)
+        for row, loaded in zip(self._kept.values(), words, strict=True):
+            row.keep(loaded)
+        reduce.meet(self.facts)
+
     def load_step(self, places: Fragment) -> list[list[Any]]:
         """Issue the loads of one step (full operands, vectors across the axis): the words of each."""
         frame = Frame(places)
-        return [load.issue(frame, self.extents) for load in self._loads if not load.once and load.box is None]
+        waiting = [load for load in self._loads if not load.once and load.box is None]
+        return [load.issue(frame, self.extents) for load in waiting if load.load.slot not in self._kept]
 
     def visit(
         self,
@@ -237,6 +269,8 @@ class BoundEpilogue:
             elif memory.box is not None:
                 assert staged is not None
                 scalars = memory.scalars(frame, memory.read(frame, staged))
+            elif memory.load.slot in self._kept:
+                scalars = self._kept[memory.load.slot].scalars(frame.fragment)
             else:
                 scalars = memory.scalars(frame, waiting.pop(0))
             slots[memory.load.slot] = frame.lanes(memory.spread, scalars)

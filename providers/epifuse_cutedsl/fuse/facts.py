@@ -5,6 +5,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from epifuse.fusion.plan import EpiloguePlan, PlanLoad
+
+NUMBER_BYTES = 4
+"""What a number of a row vector takes in shared memory."""
+
 
 class KernelFacts(NamedTuple):
     """What the host knows of the kernel around an epilogue.
@@ -14,7 +19,8 @@ class KernelFacts(NamedTuple):
     two). Steps go across the axis: a thread keeps its positions. Where they go along it (``steps_along``), a thread
     keeps its ``lines``, those of one fragment, and sees other positions at every step. A warp covers whole lines.
     ``barrier`` is the number of the named barrier at which the epilogue's threads meet; a kernel whose warpgroups run
-    epilogues of their own puts a device integer there while it is traced.
+    epilogues of their own puts a device integer there while it is traced. ``keeps_rows``: row vectors are brought to
+    shared memory once for a tile (``kept_bytes``), as numbers of the compute dtype.
     """
 
     tile_m: int
@@ -27,3 +33,24 @@ class KernelFacts(NamedTuple):
     steps_along: bool = False
     lines: int = 1
     barrier: Any = 0
+    keeps_rows: bool = False
+
+
+def is_kept(load: PlanLoad, facts: KernelFacts) -> bool:
+    """Whether the numbers of a load that reaches memory are kept in shared memory for a tile.
+
+    Not where the user says how they are to be loaded.
+    """
+    row = load.broadcast.n and not load.broadcast.m
+    return facts.keeps_rows and row and load.route is None and load.compute_dtype.bytes <= NUMBER_BYTES
+
+
+def kept_numbers(facts: KernelFacts) -> int:
+    """Numbers of one row vector that are kept: a tile's columns, and some more so that each thread has as many."""
+    return -(-facts.tile_n // facts.threads) * facts.threads
+
+
+def kept_bytes(plan: EpiloguePlan, facts: KernelFacts) -> int:
+    """Shared memory of all row vectors of a tile."""
+    rows = sum(load.operand >= 0 and is_kept(load, facts) for load in plan.loads)
+    return rows * kept_numbers(facts) * NUMBER_BYTES

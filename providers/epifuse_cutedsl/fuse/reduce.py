@@ -176,11 +176,7 @@ class Reduction:
 
     def barrier(self) -> None:
         """All threads of the epilogue meet."""
-        number, threads = self.facts.barrier, self.facts.threads
-        if isinstance(number, int):
-            emit(f"bar.sync {number}, {threads};")
-        else:
-            emit(f"bar.sync {{$r0}}, {threads};", (), [number])
+        meet(self.facts)
 
     def _gather(self, scratch: Any, width: int, rows: int) -> None:
         """The fold over rows of shared memory, in their order, written as the CTA's partial result."""
@@ -328,3 +324,11 @@ def _count(address: Any, last: Any, predicate: Any) -> Any:
     found = emit(body, [Int32], [address, predicate, last])[0]
     emit("fence.acq_rel.gpu;")
     return found
+
+
+def meet(facts: KernelFacts) -> None:
+    """All threads of the epilogue meet at its named barrier."""
+    if isinstance(facts.barrier, int):
+        emit(f"bar.sync {facts.barrier}, {facts.threads};")
+    else:
+        emit(f"bar.sync {{$r0}}, {facts.threads};", (), [facts.barrier])

@@ -8,6 +8,7 @@ those that read shared memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,10 @@ from epifuse_cutedsl.fuse.boxes import PIECE_BUFFERS, Box, Boxes
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.staged import Staged
 from epifuse_cutedsl.kernels.ptx import cluster, mbarrier, tma
+
+Place = tuple[Any, Any, Any]
+"""Batch, row, column (Int32)."""
+Places = Sequence[Place]
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Turn:
 @dataclass(frozen=True)
 class WarpCopies:
     """``maps`` are tensor maps (generic addresses); shared addresses (Int32): ``copied`` is where the warp's buffers
-    lie, ``arrived`` their mbarriers. Places are (batch, m, n)."""
+    lie, ``arrived`` their mbarriers. Where a piece is: (batch, m, n) of each part of its boxes' rows that is copied."""
 
     plan: Any
     boxes: Boxes
@@ -63,30 +68,30 @@ class WarpCopies:
             mbarrier.init(self.arrived + buffer * mbarrier.BYTES, 1)
         mbarrier.fence_init()
 
-    def start(self, place: tuple[Any, Any, Any], turn: Turn, condition: Any) -> None:
+    def start(self, places: Places, turn: Turn, condition: Any) -> None:
         """Before the first piece of a tile: its operands, where the condition holds."""
         if self.boxes.load_bytes:
-            when(condition & (self.lane == 0), lambda: self._load(place, turn, PIECE_BUFFERS - 1))
+            when(condition & (self.lane == 0), lambda: self._load(places, turn, PIECE_BUFFERS - 1))
 
-    def arrive(self, turn: Turn, place: tuple[Any, Any, Any], more: Any = None) -> None:
+    def arrive(self, turn: Turn, places: Places, more: Any = None) -> None:
         """Wait until the operands of a piece have come and its buffer may be written to; where there are ``more``
-        (None: certainly), start the copies of the operands of the next one, at ``place``."""
+        (None: certainly), start the copies of the operands of the next one, at ``places``."""
         if self.boxes.load_bytes:
             leads = self.lane == 0
-            when(leads if more is None else more & leads, lambda: self._load(place, turn.following, 0))
+            when(leads if more is None else more & leads, lambda: self._load(places, turn.following, 0))
             mbarrier.wait_parity(self._arrived(turn), turn.parity)
         elif self.boxes.output_bytes:
             tma.wait_group_read(PIECE_BUFFERS - 1)  # of lane 0; the others have no groups
         if self.boxes.output_bytes:
             cluster.sync_warp()
 
-    def store(self, place: tuple[Any, Any, Any], turn: Turn) -> None:
+    def store(self, places: Places, turn: Turn) -> None:
         """Start the copies of the outputs of a piece, which the warp's lanes have written."""
         if self.boxes.output_bytes or self.boxes.load_bytes:
             tma.fence_async_shared()
             cluster.sync_warp()
         if self.boxes.output_bytes:
-            when(self.lane == 0, lambda: self._store(place, turn))
+            when(self.lane == 0, lambda: self._store(places, turn))
 
     def finish(self) -> None:
         """After the last piece: shared memory may be given back when the copies have read it."""
@@ -100,7 +105,7 @@ class WarpCopies:
         loads = {load: address for _, load, _, address in addresses(self.boxes.numbered_loads(), first)}
         outputs = {number: address for _, number, _, address in addresses(self.boxes.numbered_outputs(), first)}
         both = bool(loads and outputs)
-        return Staged(row, column, offsets, loads, outputs, cluster.sync_warp if both else None, behind)
+        return Staged(row, column, offsets, loads, outputs, cluster.sync_warp if both else None, behind_bytes=behind)
 
     def _behind(self, turn: Turn) -> Any:
         return turn.buffer * self.boxes.piece_bytes
@@ -111,14 +116,14 @@ class WarpCopies:
     def _arrived(self, turn: Turn) -> Any:
         return self.arrived + turn.buffer * mbarrier.BYTES
 
-    def _load(self, place: tuple[Any, Any, Any], turn: Turn, pending: int) -> None:
+    def _load(self, places: Places, turn: Turn, pending: int) -> None:
         """Start the copies of a piece's operands when all stores but the last ``pending`` have read their buffers."""
         if self.boxes.output_bytes:
             tma.wait_group_read(pending)
-        load_boxes(self.plan, self.boxes, self.maps, place, self._buffer(turn), self._arrived(turn))
+        load_boxes(self.plan, self.boxes, self.maps, places[0], self._buffer(turn), self._arrived(turn), places[1:])
 
-    def _store(self, place: tuple[Any, Any, Any], turn: Turn) -> None:
-        store_boxes(self.plan, self.boxes, self.maps, place, self._buffer(turn))
+    def _store(self, places: Places, turn: Turn) -> None:
+        store_boxes(self.plan, self.boxes, self.maps, places[0], self._buffer(turn), places[1:])
         tma.commit_group()
 
 
@@ -131,26 +136,33 @@ def addresses(numbered: list[tuple[int, int, Box]], first: Any) -> list[tuple[in
     return found
 
 
-def load_boxes(plan: Any, boxes: Boxes, maps: list[Any], place: tuple[Any, Any, Any], first: Any, arrived: Any) -> None:
-    """Start the copies of all operands' parts at ``place`` (batch, m, n) to ``first`` and behind. One lane calls it."""
-    mbarrier.arrive_expect_tx(arrived, boxes.copied_load_bytes)
+def load_boxes(
+    plan: Any, boxes: Boxes, maps: list[Any], place: Place, first: Any, arrived: Any, others: Places = ()
+) -> None:
+    """Start the copies of all operands' boxes at ``place`` to ``first`` and behind; ``others`` are the places of
+    further parts of the boxes' rows. One lane calls it."""
+    mbarrier.arrive_expect_tx(arrived, boxes.copied_load_bytes * (1 + len(others)))
     operands = [load for load in plan.loads if load.operand >= 0]
     for number, load, box, address in addresses(boxes.numbered_loads(), first):
-        for part in range(box.boxes):
-            where = _place(place, box, part, operands[load].halved)
-            tma.load(address + part * box.box_bytes, maps[number], where, arrived)
+        for behind, where in _copies(box, (place, *others), operands[load].halved):
+            tma.load(address + behind, maps[number], where, arrived)
 
 
-def store_boxes(plan: Any, boxes: Boxes, maps: list[Any], place: tuple[Any, Any, Any], first: Any) -> None:
-    """Start the copies of all outputs' parts from ``first`` and behind to ``place``. One lane calls it."""
+def store_boxes(plan: Any, boxes: Boxes, maps: list[Any], place: Place, first: Any, others: Places = ()) -> None:
+    """Start the copies of all outputs' boxes from ``first`` and behind to ``place``, of further parts of their rows to
+    ``others``. One lane calls it."""
     halved = {store.destination: store.halved for store in plan.stores}
     for number, destination, box, address in addresses(boxes.numbered_outputs(), first):
-        for part in range(box.boxes):
-            where = _place(place, box, part, halved[destination])
-            tma.store(maps[number], where, address + part * box.box_bytes)
+        for behind, where in _copies(box, (place, *others), halved[destination]):
+            tma.store(maps[number], where, address + behind)
 
 
-def _place(place: tuple[Any, Any, Any], box: Box, part: int, halved: bool) -> list[Any]:
-    """Where one box of a tensor begins, innermost first."""
-    batch, m, n = place
-    return [(n // 2 if halved else n) + part * box.box_columns, m, batch if box.batched else Int32(0)]
+def _copies(box: Box, places: Places, halved: bool) -> list[tuple[int, list[Any]]]:
+    """Of each copy of a tensor's boxes: where it lies in them, in bytes, and in the tensor, innermost first."""
+    found = []
+    for part, (batch, m, n) in enumerate(places):
+        for number in range(box.boxes):
+            column = (n // 2 if halved else n) + number * box.box_columns
+            where = [column, m, batch if box.batched else Int32(0)]
+            found.append((number * box.box_bytes + part * box.part_bytes, where))
+    return found

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SWIZZLE_BYTES = 128
-"""What the swizzle spans: a row of a box, and a K tile's bytes of K."""
+"""What the swizzle spans: a row of a box."""
 ATOM_ROWS = 8
 ATOM_BYTES = ATOM_ROWS * SWIZZLE_BYTES
 """From 8 rows to the next 8; tiles and boxes lie on multiples of it."""
@@ -15,10 +15,11 @@ INSTRUCTION_K_BYTES = 32
 
 
 class OperandTile(NamedTuple):
-    """``extent`` positions along M or N by 128 bytes of K.
+    """``extent`` positions along M or N by ``k_bytes`` bytes of K.
 
-    K-major: one box whose rows are positions, 128 bytes of K each. MN-major: boxes beside one another, each with rows
-    of 128 bytes of M or N, one for each element of K; the last box may have more positions than the tile.
+    K-major: boxes beside one another along K, whose rows are positions with 128 bytes of K each. MN-major: boxes beside
+    one another along M or N, each with rows of 128 bytes of M or N, one for each element of K; the last box may have
+    more positions than the tile.
     """
 
     extent: int
@@ -26,6 +27,7 @@ class OperandTile(NamedTuple):
     k_major: bool
     parts: int = 1
     """CTAs that share the tile: each copies that part of every box's rows, for all of them."""
+    k_bytes: int = SWIZZLE_BYTES
 
     @property
     def row_elements(self) -> int:
@@ -35,7 +37,7 @@ class OperandTile(NamedTuple):
     @property
     def box_rows(self) -> int:
         """Rows of a box."""
-        return self.extent if self.k_major else self.row_elements
+        return self.extent if self.k_major else self.k_bytes // self.element_bytes
 
     @property
     def part_rows(self) -> int:
@@ -50,7 +52,7 @@ class OperandTile(NamedTuple):
     @property
     def boxes(self) -> int:
         """Boxes of a K tile."""
-        return 1 if self.k_major else -(-self.extent // self.row_elements)
+        return self.k_bytes // SWIZZLE_BYTES if self.k_major else -(-self.extent // self.row_elements)
 
     @property
     def bytes(self) -> int:
@@ -68,9 +70,27 @@ class OperandTile(NamedTuple):
         return 0 if self.k_major else self.box_bytes
 
     @property
-    def step_bytes(self) -> int:
-        """From one instruction's positions of K to the next one's."""
-        return INSTRUCTION_K_BYTES if self.k_major else INSTRUCTION_K_BYTES // self.element_bytes * SWIZZLE_BYTES
+    def steps(self) -> int:
+        """Products along K."""
+        return self.k_bytes // INSTRUCTION_K_BYTES
+
+    def step_bytes(self, step: int) -> int:
+        """Where the positions of K of product number ``step`` begin."""
+        if not self.k_major:
+            return step * (INSTRUCTION_K_BYTES // self.element_bytes) * SWIZZLE_BYTES
+        box, place = divmod(step * INSTRUCTION_K_BYTES, SWIZZLE_BYTES)
+        return box * self.box_bytes + place
+
+    def position_bytes(self, position: int) -> int:
+        """Where a position of M or N begins: a multiple of 8; of a row's elements in an MN-major tile."""
+        assert position % (ATOM_ROWS if self.k_major else self.row_elements) == 0
+        return position * SWIZZLE_BYTES if self.k_major else position // self.row_elements * self.box_bytes
+
+    def place(self, box: int, origin: Any, k: Any) -> list[Any]:
+        """Where a box begins in the operand, innermost first: ``origin`` along M or N, ``k`` along K (ints or device
+        integers)."""
+        behind = box * self.row_elements
+        return [k + behind, origin] if self.k_major else [origin + behind, k]
 
     @property
     def copy_box(self) -> tuple[int, int, int]:

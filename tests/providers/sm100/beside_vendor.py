@@ -134,7 +134,7 @@ def ours(case: Case) -> Code:
     a, b, d, rest = operands(case, batched=False)
     args = epifuse.GemmArguments(a, b, d, SINGLE, epifuse.EpilogueArguments(case.text, D=d, **rest))
     bare = Sm100Config(*case.tile, case.ctas, case.ctas, 1)
-    config = with_stages(bare, 100, 0, Sm100GemmOperator.tail(args))
+    config = with_stages(bare, 100, Sm100GemmOperator.scratch_bytes(args), Sm100GemmOperator.tails(args))
     assert config is not None
     operator = Sm100GemmOperator.operator_of(args, config, 8)
     artifact = operator.compile(args, TargetSm(CHIP))

@@ -60,7 +60,7 @@ def configured(args, tile=(128, 128), ctas=1, cluster=None, dynamic=False):
     a, b = (route.operand for route in routes(args))
     cluster = cluster or (ctas, 1)
     config = Sm100Config(*tile, ctas, *cluster, args.A.traits.dtype.bytes, a.major == "k", b.major == "k", dynamic)
-    found = with_stages(config, 100, Sm100GemmOperator.scratch_bytes(args), Sm100GemmOperator.tail(args))
+    found = with_stages(config, 100, Sm100GemmOperator.scratch_bytes(args), Sm100GemmOperator.tails(args))
     assert found is not None
     return found
 

@@ -33,7 +33,8 @@ def swizzled(address):
 def copied_to(tile, position, k):
     """Where a tensor copy puts element (position, k): rows of 128 bytes, one box behind the other."""
     if tile.k_major:
-        return swizzled(position * 128 + k * tile.element_bytes)
+        box, place = divmod(k * tile.element_bytes, 128)
+        return swizzled(box * tile.box_bytes + position * 128 + place)
     inner = position % tile.row_elements * tile.element_bytes
     return swizzled(position // tile.row_elements * tile.box_bytes + k * 128 + inner)
 
@@ -54,12 +55,15 @@ def read_by(tile, bits, position, k):
 @pytest.mark.parametrize("k_major", [True, False])
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("extent", [32, 64, 96, 256])
-def test_products_read_what_tensor_copies_wrote(extent, size, k_major):
-    tile = OperandTile(extent, size, k_major)
+@pytest.mark.parametrize("k_bytes", [128, 256])
+def test_products_read_what_tensor_copies_wrote(extent, size, k_major, k_bytes):
+    tile = OperandTile(extent, size, k_major, k_bytes=k_bytes)
     bits = tcgen05.matrix(tile.leading_bytes, ATOM_BYTES) + (3 * 1024 * 16 >> 4)
     each = 32 // size
-    for step, (position, k) in itertools.product(range(4), itertools.product(range(0, extent, 7), range(each))):
-        found = read_by(tile, bits + (step * tile.step_bytes >> 4), position, k) - 3 * 1024 * 16
+    for step, (position, k) in itertools.product(
+        range(tile.steps), itertools.product(range(0, extent, 7), range(each))
+    ):
+        found = read_by(tile, bits + (tile.step_bytes(step) >> 4), position, k) - 3 * 1024 * 16
         assert found == copied_to(tile, position, each * step + k)
         assert found < tile.bytes
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import epifuse as ops
-from epifuse_cutedsl.configs.sm100 import RUNS, Sm100Config, Tail, configurations
+from epifuse_cutedsl.configs.sm100 import RUNS, Sm100Config, Tails, configurations
 from epifuse_cutedsl.configs.sm100_products import PRODUCTS
 from epifuse_cutedsl.operators_sm100 import Sm100GemmOperator
 from epifuse_cutedsl.tile.smem import limit_bytes
@@ -77,8 +77,8 @@ def test_an_operator_refuses_what_its_kernel_was_not_made_for():
 def test_every_configuration_fits_and_has_stages():
     for (a, _, _), product in PRODUCTS.items():
         for major in product.majors:
-            for tail in (Tail(), Tail(64, 4096), Tail(32, 8192)):
-                found = configurations(100, product.element_bytes, major == "k", True, 8192, tail)
+            for tails in (Tails(), Tails(64, False, (4096, 2048, 1024)), Tails(32, True, (0, 8192, 4096))):
+                found = configurations(100, product.element_bytes, major == "k", True, 8192, tails)
                 assert len(found) >= 20, a
                 for config in found:
                     assert config.smem_bytes(8192) <= limit_bytes(100)

@@ -22,9 +22,11 @@ from epifuse_cutedsl.kernels.copies import Turn, WarpCopies
 from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, tcgen05
 from epifuse_cutedsl.kernels.sm100.ring import Ring
 from epifuse_cutedsl.kernels.sm100.schedule import Schedule
+from epifuse_cutedsl.tile.smem import align
 
 _FEW_OPERATIONS = 8.0
 """For an element; where there are more, a group has one step, as two would be long code."""
+_ROW_ALIGNMENT_BYTES = 16
 _FIRST_BARRIER = 1
 """Number of the named barrier of the first piece; those of the others follow."""
 
@@ -79,9 +81,12 @@ class Reader:
         """Where one step's columns lie in the accumulator at ``memory``."""
         return memory + (self.warp << 21) + step * self.piece.run
 
-    def box(self, tile: TileCoordinates, step: Any) -> tuple[Any, Any, Any]:
-        """Batch, row and column where the warp's part of one step begins."""
-        return tile.batch, tile.m0 + self.member * self.piece.lanes, tile.n0 + step * self.piece.run
+    def boxes(self, tile: TileCoordinates, step: Any) -> list[tuple[Any, Any, Any]]:
+        """Batch, row and column where the warp's part of one step begins, or its parts where half warps have one."""
+        piece = self.piece
+        m, n = tile.m0 + self.member * piece.lanes, tile.n0 + step * piece.run
+        first = (tile.batch, m, n)
+        return [first, (tile.batch, m, n + piece.thread_columns)] if piece.pairs else [first]
 
     def places(self, tile: TileCoordinates, step: Any, axis: str, m_end: Any) -> Fragment:
         """The runs of one step, without registers. Threads with nothing to do stand below the problem."""
@@ -91,6 +96,11 @@ class Reader:
         if axis == "n":
             return Fragment("n", (Run(0, self.piece.run, m, n, position=0, line=0),))
         return Fragment("m", tuple(Run(i, 1, m, n + i, position=0, line=i) for i in range(self.piece.run)))
+
+
+def rows_begin(epilogue: Any) -> int:
+    """Where the kept row vectors lie in a piece's scratch memory: behind what reductions need."""
+    return align(epilogue.scratch_bytes + epilogue.step_scratch_bytes, _ROW_ALIGNMENT_BYTES)
 
 
 @dataclass(frozen=True)
@@ -156,11 +166,12 @@ class Tail:
         tile = TileCoordinates(m0, n0, batch, reader.member * WARP + reader.lane, reader.member, reader.lane)
         facts = self.epilogue.facts._replace(barrier=_FIRST_BARRIER + reader.warp // piece.warps)
         step_scratch = self.scratch + self.epilogue.scratch_bytes
-        bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents, step_scratch)
+        kept = self.scratch + rows_begin(self.epilogue)
+        bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents, step_scratch, kept)
         groups = self._groups(tile)
-        copies.start(reader.box(tile, 0), Turn(turn, 0, self.size), groups > Int32(0))
+        copies.start(reader.boxes(tile, 0), Turn(turn, 0, self.size), groups > Int32(0))
         first = self.places(tile, Int32(0))
-        words, pieces = bound.tile_loads(first), bound.load_step(first)
+        words, rows, pieces = bound.tile_loads(first), bound.row_loads(), bound.load_step(first)
         mbarrier.wait_parity(ring.made(slot), parity)
         tcgen05.fence_after()
         accumulator = Accumulator.of(ring, memory, slot, reader.lane)
@@ -168,6 +179,7 @@ class Tail:
 
         def work() -> None:
             steps.start()
+            bound.keep_rows(rows)
             state = _repeat(steps.group, groups, pieces, bound.tile_begin(first, words))
             tcgen05.wait_ld()  # nothing is read any more, which only the groups' number tells
             bound.tile_end(bound.reduce_flush(state, self.scratch))
@@ -223,14 +235,14 @@ class Steps:
     def _step(self, step: Any, turn: Turn, more: Any, pieces: list[Any], state: list[Any]) -> tuple[Any, Any]:
         """One step; ``more``: whether another follows, None if certainly."""
         tail, bound, tile, copies = self.tail, self.bound, self.tile, self.tail.copies
-        box = tail.reader.box
+        boxes = tail.reader.boxes
         registers = self._columns(step, turn, more)
         following = step + 1 if more is None else cutlass.select_(more, step + 1, step)
         ahead = bound.load_step(tail.places(tile, following))
-        copies.arrive(turn, box(tile, step + 1), more)
+        copies.arrive(turn, boxes(tile, step + 1), more)
         staged = copies.staged(tail.reader.lane, Int32(0), ((0, 0),), turn)
         state = bound.visit(replace(tail.places(tile, step), registers=registers), pieces, state, staged)
-        copies.store(box(tile, step), turn)
+        copies.store(boxes(tile, step), turn)
         return ahead, state
 
     def _columns(self, step: Any, turn: Turn, more: Any) -> list[Any]:

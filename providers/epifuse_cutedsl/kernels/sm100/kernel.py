@@ -62,8 +62,8 @@ class Sm100Gemm:
 
     @property
     def scratch_bytes(self) -> int:
-        """Shared memory of one piece's reductions."""
-        return self.epilogue.scratch_bytes + self.epilogue.step_scratch_bytes
+        """Shared memory of one piece's reductions and row vectors."""
+        return epilogue.rows_begin(self.epilogue) + self.epilogue.kept_bytes
 
     @property
     def smem_bytes(self) -> int:

@@ -36,7 +36,7 @@ class Source:
             target = target + row * SWIZZLE_BYTES
             origin, k = (origin + row, k) if tile.k_major else (origin, k + row)
         for box in range(tile.boxes):
-            place = [k, origin, batch] if tile.k_major else [origin + box * tile.row_elements, k, batch]
+            place = [*tile.place(box, origin, k), batch]
             tma.load(target + box * tile.box_bytes, self.tensor_map, place, full, ranks=ranks, pair=ctas == 2)
 
 

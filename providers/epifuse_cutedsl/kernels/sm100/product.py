@@ -14,7 +14,7 @@ from epifuse_cutedsl.configs.sm100_products import Product
 from epifuse_cutedsl.kernels.ptx import mbarrier, tcgen05
 from epifuse_cutedsl.kernels.sm100.ring import Ring
 from epifuse_cutedsl.kernels.sm100.schedule import Schedule
-from epifuse_cutedsl.tile.operand import ATOM_BYTES, INSTRUCTION_K_BYTES, SWIZZLE_BYTES, OperandTile
+from epifuse_cutedsl.tile.operand import ATOM_BYTES, OperandTile
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Multiplier:
         config = self.config
         a = tcgen05.at(matrix(config.a), a_address)
         b = tcgen05.at(matrix(config.b), b_address)
-        for step in range(SWIZZLE_BYTES // INSTRUCTION_K_BYTES):
-            left, right = tcgen05.moved(a, step * config.a.step_bytes), tcgen05.moved(b, step * config.b.step_bytes)
+        for step in range(config.a.steps):
+            left, right = tcgen05.moved(a, config.a.step_bytes(step)), tcgen05.moved(b, config.b.step_bytes(step))
             adds = more if step == 0 else Int32(1)
             tcgen05.mma(self.product.kind, config.ctas, d, left, right, self.instruction, adds, elected)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the roles meet at: the ring of stages, the accumulators in tensor memory, and who of a cluster shares them.
 
-A stage has two mbarriers: *full* (one arrival of the loading CTA, and the bytes of the copies) and *empty* (one
-arrival for each product role that reads what this CTA copies). An accumulator has two: *made* (one arrival, when its
+Of a stage, *full* has one arrival of the loading CTA and the bytes of the copies, *empty* one arrival for each product
+role that reads what this CTA copies. An accumulator has two: *made* (one arrival, when its
 products are done) and *read* (one arrival of each epilogue warp).
 """
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import cutlass
 from cutlass import Int32
 
 from epifuse_cutedsl.configs.sm100 import EPILOGUE_WARPS, SLOTS, Sm100Config
 from epifuse_cutedsl.kernels.ptx import mbarrier, tcgen05
+from epifuse_cutedsl.kernels.ring import StageRing
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Ranks:
 
 
 @dataclass(frozen=True)
-class Ring:
+class Ring(StageRing):
     """Where stages and mbarriers lie; ``base`` and ``barriers`` are shared addresses (Int32)."""
 
     config: Sm100Config
@@ -82,38 +82,24 @@ class Ring:
     @property
     def allocated(self) -> Any:
         """Where the address of the allocated tensor memory is written."""
-        return self.barriers + (2 * self.config.stages + 2 * SLOTS) * mbarrier.BYTES
+        return self.behind_stages + 2 * SLOTS * mbarrier.BYTES
 
     @property
     def behind(self) -> Any:
         """What follows the mbarriers and that."""
         return self.allocated + 2 * mbarrier.BYTES  # on 16 bytes
 
-    def address(self, stage: Any) -> Any:
-        """Where A's tile of a stage lies; B's follows it."""
-        return self.base + stage * self.config.stage_bytes
-
-    def full(self, stage: Any) -> Any:
-        """The mbarrier that completes when a stage's bytes have come."""
-        return self.barriers + stage * mbarrier.BYTES
-
-    def empty(self, stage: Any) -> Any:
-        """The mbarrier that completes when all that this CTA copied to a stage has been read."""
-        return self.barriers + (stage + self.config.stages) * mbarrier.BYTES
-
     def made(self, slot: Any) -> Any:
         """The mbarrier that completes when an accumulator is made."""
-        return self.barriers + (slot + 2 * self.config.stages) * mbarrier.BYTES
+        return self.behind_stages + slot * mbarrier.BYTES
 
     def read(self, slot: Any) -> Any:
         """The mbarrier that completes when an accumulator has been read."""
-        return self.barriers + (slot + 2 * self.config.stages + SLOTS) * mbarrier.BYTES
+        return self.behind_stages + (slot + SLOTS) * mbarrier.BYTES
 
     def make_barriers(self) -> None:
         """Initialize all mbarriers. One thread calls it."""
-        for stage in range(self.config.stages):
-            mbarrier.init(self.full(stage), 1)
-            mbarrier.init(self.empty(stage), self.ranks.readers)
+        self.init_stages(self.ranks.readers)
         for slot in range(SLOTS):
             mbarrier.init(self.made(slot), 1)
             mbarrier.init(self.read(slot), EPILOGUE_WARPS * self.config.ctas)
@@ -122,8 +108,3 @@ class Ring:
     def of_leader(self, barrier: Any) -> Any:
         """The same mbarrier of the CTA that multiplies for this one, as a cluster's shared address."""
         return barrier if self.config.ctas == 1 else barrier & ~tcgen05.PEER_BIT
-
-    def after(self, stage: Any, parity: Any) -> tuple[Any, Any]:
-        """The next stage, and the parity of its phase."""
-        last = stage == self.config.stages - 1
-        return cutlass.select_(last, Int32(0), stage + 1), cutlass.select_(last, parity ^ 1, parity)

@@ -8,7 +8,7 @@ A tile is that of a whole cluster. Every role walks ``turn`` by ``turn``: ``inde
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cutlass
 from cutlass import Int32, cute
@@ -18,11 +18,15 @@ from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.kernels.ptx import alu, cluster, launch_control, mbarrier, tma
 from epifuse_cutedsl.kernels.sm80.kernel import place_of
 from epifuse_cutedsl.kernels.sm100.ring import Ranks
+from epifuse_cutedsl.tile.scheduler import serpentine
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Static: ``step`` tiles from one to the next. Device integers (Int32)."""
+
+    turns: ClassVar[bool] = True
+    """Whether every other group of rows goes through the columns backwards."""
 
     ranks: Ranks
     first: Any
@@ -36,6 +40,8 @@ class Schedule:
         """Batch, and where this CTA's part of tile ``index`` begins along M and N."""
         config = self.ranks.config
         batch, tile_m, tile_n = place_of(index, self.tiles_m, self.tiles_n, self.group)
+        if self.turns:
+            tile_n = serpentine(tile_m, tile_n, self.tiles_n, self.group)
         m = (tile_m * config.cluster_m + self.ranks.m) * config.tile_m
         return batch, m, (tile_n * config.cluster_n + self.ranks.n) * config.tile_n
 
@@ -49,7 +55,11 @@ class Schedule:
 class DynamicSchedule(Schedule):
     """Tiles by launch control: each CTA has ``ANSWERS`` places for answers, at the shared address ``answers``, and
     mbarriers at ``barriers``: *answered* ones, and (those of rank 0 count) *taken* ones.
+
+    Groups all go through the columns forwards: which tiles run at the same time is the hardware's choice.
     """
+
+    turns: ClassVar[bool] = False
 
     answers: Any
     barriers: Any

@@ -140,7 +140,10 @@ def check(
         str | None, typer.Option(help="Ask for a target's operators, such as 100a; emulated where no GPU runs them.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the random operands.")] = 0,
-    limit: Annotated[int, typer.Option(min=0, help="How many operators of each family, best first; 0: all.")] = 2,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=0, help="Operators of each family: the best, those least like it; 0: all; left out: 2 or 4."),
+    ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Of epilogues: this operation alone.")] = None,
     output: Annotated[Path | None, typer.Option("--json", "-o", help="Write all findings there too.")] = None,
 ) -> None:

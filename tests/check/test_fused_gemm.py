@@ -381,7 +381,33 @@ def test_each_family_has_its_share_of_the_limit():
     assert set(every) == {"Sm80GemmOperator", "Sm90GemmOperator"}
     few = [subject.key[0].__name__ for subject in subjects.operators(args, "90a", 2)]
     assert sorted(few) == ["Sm80GemmOperator"] * 2 + ["Sm90GemmOperator"] * 2
-    assert few == [name for number, name in enumerate(every) if every[: number + 1].count(name) <= 2]
+
+
+def test_few_operators_of_a_family_are_not_neighbors():
+    square = torch.zeros(64, 64, dtype=torch.float16)
+    args = subjects.fused(square, square, square[0], torch.empty_like(square))
+    blackwell = [op for op in ops.get_operators(args, target_sm="100a") if type(op).__name__ == "Sm100GemmOperator"]
+    names = [subjects.describe(operator.metadata) for operator in blackwell]
+    few = [subject.name for subject in subjects.operators(args, "100a", 4) if subject.name in names]
+    assert few[0] == names[0]
+    assert few == sorted(few, key=names.index)
+    pairs = [" use 2cta mma" in name for name in few]
+    assert (len(few), any(pairs), all(pairs)) == (4, True, False)
+    assert {"static" in name for name in few} == {True, False}
+    assert len({name.partition("tile ")[2].partition(",")[0] for name in few}) > 1
+
+
+def test_a_design_is_the_same_whether_an_epilogue_is_stored_by_tensor_copies_or_not():
+    square = torch.zeros(256, 256, dtype=torch.float16)
+    outputs = torch.empty(256, 256), torch.empty(256, 255)
+    found = [
+        [op for op in ops.get_operators(args, target_sm="100a") if type(op).__name__ == "Sm100GemmOperator"]
+        for args in (subjects.fused(square, square[:, : d.shape[1]], square[0, : d.shape[1]], d) for d in outputs)
+    ]
+    stored = [{operator.metadata.design.use_tma_store for operator in each} for each in found]
+    assert stored[0] != stored[1]
+    whole, ragged = ({subjects.similar(operator.metadata) for operator in each} for each in found)
+    assert whole == ragged
 
 
 def test_what_another_operator_serves_is_no_finding_and_no_case(monkeypatch):

@@ -106,7 +106,7 @@ def cases(plan: Plan) -> list[Case]:
 
 
 def check(plan: Plan, only: Sequence[str] = ()) -> Report:
-    """Check the operators of the list, the ``limit`` best of each family for each case; ``only``: these operations."""
+    """Check operators of each family for each case, the best and those least like it; ``only``: these operations."""
     report = Report("epilogues", where_of(plan))
     chosen = [case for case in cases(plan) if not only or case.operation in only]
     sections: dict[str, Section] = {}
@@ -131,7 +131,7 @@ class _Bound:
 def _case(case: Case, plan: Plan, section: Section) -> None:
     try:
         bound = _bind(case, plan)
-        found = operators(bound.args, plan.target, plan.limit)
+        found = operators(bound.args, plan.target, plan.share)
     except Exception as error:  # noqa: BLE001 - whatever discovery raises is a finding
         section.add([Finding(Kind.RAISED, "discovery", case.name, hint=f"{type(error).__name__}: {error}")])
         return

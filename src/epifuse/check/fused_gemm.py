@@ -48,7 +48,8 @@ def silent(text: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is checked, and where. ``limit`` 0: every operator, every configuration in every case.
+    """How much is checked, and where. ``limit`` operators of each family; 0: every one, every configuration in every
+    case; None: two, or four on a GPU, where only compiling takes time.
 
     ``tails`` bounds how many of the 343 sizes of the tails are taken, shuffled by the seed; 0: all of them.
     """
@@ -56,7 +57,7 @@ class Plan:
     device: str = "cpu"
     target: TargetLike = None
     seed: int = 0
-    limit: int = 2
+    limit: int | None = None
     tails: int = 0
     progress: Progress = silent
 
@@ -64,6 +65,11 @@ class Plan:
     def place(self) -> str:
         """Where tensors live: an emulated GPU takes those of the CPU."""
         return "cpu" if self.device == "emulator" else self.device
+
+    @property
+    def share(self) -> int:
+        """How many operators of each family are checked; 0: all."""
+        return (4 if self.device == "cuda" else 2) if self.limit is None else self.limit
 
     @property
     def few(self) -> bool:
@@ -107,7 +113,7 @@ class Plan:
 
 
 def check_operators(plan: Plan) -> Report:
-    """Check the operators that discovery finds, the ``limit`` best ones of each family and dtype."""
+    """Check the operators that discovery finds: of each family and dtype the best and those least like it."""
     report = Report("fused_gemm", where_of(plan))
     report.notes.append(ROUNDING_STAGE)
     report.section("tile mapping").add(mapping.check())
@@ -160,7 +166,7 @@ def _operators(plan: Plan, dtype: torch.dtype, report: Report) -> list[OperatorS
     probe = cases.make("probe", torch.zeros(shape[:2]), torch.zeros(shape[1:]), torch.zeros(shape[1]), dtype,
                        device=plan.place)  # fmt: skip
     args = fused(probe.a.view, probe.b.view, probe.bias.view, probe.output().view)
-    found = operators(args, plan.target, plan.limit)
+    found = operators(args, plan.target, plan.share)
     if not found:
         section = report.section(f"operators for {dtype}")
         section.skipped.append(str(explain(args, target_sm=plan.target)))
@@ -206,7 +212,7 @@ class _Suite:
         jobs: list[tuple[Subject, tuple[int, ...]]] = []
         picks = list(itertools.product(range(7), repeat=3))
         self.order.shuffle(picks)
-        deal_out = len(subjects) > 1 and self.plan.limit > 0
+        deal_out = len(subjects) > 1 and self.plan.share > 0
         for number, pick in enumerate(picks):
             takers = [subjects[number % len(subjects)]] if deal_out else subjects
             jobs += [(subject, tail_sizes(subject.tile, pick)) for subject in takers]

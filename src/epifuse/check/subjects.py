@@ -7,7 +7,6 @@ import dataclasses
 import importlib.util
 import inspect
 import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ BLOCK_N, BLOCK_K = 64, 32
 """Tile of the workshop along N and K; M's is chosen among ``BLOCKS_M``."""
 BLOCKS_M = (16, 32, 64)
 GROUPS = (1, 4, 8)
-_OF_THE_EPILOGUE = ("num_smem_stages", "epilogue_tile")
+_OF_THE_EPILOGUE = ("num_smem_stages", "epilogue_tile", "use_tma_store")
 
 
 def bias_relu(accum: Any, bias: Any) -> Any:
@@ -101,11 +100,9 @@ def _unusual(design: DesignMetadata) -> list[str]:
 
 
 def similar(metadata: OperatorMetadata) -> tuple[Any, ...]:
-    """What makes an operator the same one for another problem: its family, and its design but for the stages, whose
-    number depends on what of shared memory an epilogue leaves."""
-    design = metadata.design
-    fields = {} if design is None else {f.name: getattr(design, f.name) for f in dataclasses.fields(design)}
-    return (metadata.operator_class, repr({name: v for name, v in fields.items() if name not in _OF_THE_EPILOGUE}))
+    """What makes an operator the same one for another problem: its family, and its design but for what depends on the
+    epilogue, as the stages do, whose number depends on what of shared memory it leaves."""
+    return (metadata.operator_class, repr(_fields(metadata.design)))
 
 
 def identity(metadata: OperatorMetadata) -> tuple[Any, ...]:
@@ -145,21 +142,44 @@ class OperatorSubject:
 
 
 def operators(args: GemmArguments, target: TargetLike, limit: int) -> list[OperatorSubject]:
-    """The designs that serve ``args``, best first, at most ``limit`` of each family; all of them where it is 0."""
+    """The designs that serve ``args``, best first, at most ``limit`` of each family; all of them where it is 0.
+
+    The best of a family is among them, then those whose design is the least like that of any before: a check of few
+    designs should not be one of neighbors.
+    """
     found: dict[tuple[Any, ...], OperatorSubject] = {}
+    designs: dict[type, dict[tuple[Any, ...], DesignMetadata | None]] = {}
     for operator in get_operators(args, target_sm=target):
         metadata = operator.metadata
         shape = tuple(getattr(metadata.design, "tile_shape", ())) or (BLOCKS_M[-1], BLOCK_N, BLOCK_K)
         key = identity(metadata)
         found.setdefault(key, OperatorSubject(key, describe(metadata), shape[:3], target))
-    taken: Counter[type] = Counter()
-    subjects = []
-    for subject in found.values():
-        family = subject.key[0]
-        taken[family] += 1
-        if not limit or taken[family] <= limit:
-            subjects.append(subject)
-    return subjects
+        designs.setdefault(metadata.operator_class, {}).setdefault(key, metadata.design)
+    if not limit:
+        return list(found.values())
+    taken = {key for family in designs.values() for key in _varied(family, limit)}
+    return [subject for key, subject in found.items() if key in taken]
+
+
+def _varied(designs: dict[tuple[Any, ...], DesignMetadata | None], limit: int) -> list[tuple[Any, ...]]:
+    """At most ``limit`` of the keys: the first, then each time the first of those that differ in most fields from the
+    one of those before that is most like it."""
+    left = {key: _fields(design) for key, design in designs.items()}
+    first = next(iter(left))
+    taken, near = {first: left.pop(first)}, {key: len(_fields(designs[first])) for key in left}
+    while left and len(taken) < limit:
+        newest = next(reversed(taken.values()))
+        for key, fields in left.items():
+            near[key] = min(near[key], sum(value != newest.get(name) for name, value in fields.items()))
+        key = max(left, key=lambda key: near[key])
+        taken[key] = left.pop(key)
+    return list(taken)
+
+
+def _fields(design: DesignMetadata | None) -> dict[str, Any]:
+    if design is None:
+        return {}
+    return {f.name: getattr(design, f.name) for f in dataclasses.fields(design) if f.name not in _OF_THE_EPILOGUE}
 
 
 @dataclass(frozen=True)

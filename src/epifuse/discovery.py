@@ -163,7 +163,8 @@ def _matching(args: RuntimeArguments, target: TargetSm | None, providers: Sequen
     for operator in _generated(args, target, providers):
         try:
             if operator.supports(args, target):
-                times.append(operator._estimate_us(args, target))
+                predicted = operator._estimate_us(args, target)
+                times.append(None if predicted is None else float(predicted))
                 fitting.append(operator)
         except Exception as error:  # noqa: BLE001 - as above
             left_out(type(operator), error)

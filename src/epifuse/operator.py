@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -76,6 +77,11 @@ class Operator(ABC):
             return Status.fail(f"Expected {self.supported_args_type.__name__}, got {type(args).__name__}")
         status = self._metadata.supports(args, target_sm=target)
         status = self._supports(args, target) if status else status
+        if not isinstance(status, Status):
+            raise OperandTypeError(
+                f"{type(self).__name__}._supports returned {reprlib.repr(status)}.",
+                advice="It returns Status.success() or Status.fail(reason).",
+            )
         if status and target is None:
             self._accepted = (args.key, None)
             return self._supports_now(args)
@@ -150,7 +156,19 @@ class Operator(ABC):
     ) -> list[Operator]:
         """The family's operators for these arguments and target (all of them where None), best first."""
         accept = metadata_filter or _accept_all
-        return cls._generate_operators(accept, epilogue_args, TargetSm.ensure(target_sm), args)
+        found: Any = cls._generate_operators(accept, epilogue_args, TargetSm.ensure(target_sm), args)
+        if not isinstance(found, list | tuple):
+            raise OperandTypeError(
+                f"{cls.__name__}._generate_operators returned {reprlib.repr(found)}.",
+                advice="It returns a list of operators, which may be empty.",
+            )
+        for operator in found:
+            if not isinstance(getattr(operator, "_metadata", None), OperatorMetadata):
+                raise OperandTypeError(
+                    f"{cls.__name__}._generate_operators returned {operator!r}, which has no metadata.",
+                    advice=f"Make operators as {cls.__name__}(OperatorMetadata(operator_name, ...)).",
+                )
+        return list(found)
 
     # Hooks that a kernel overrides.
 

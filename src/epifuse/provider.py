@@ -257,8 +257,12 @@ def register_provider(name: str) -> Callable[[type[Provider]], type[Provider]]:
     """Class decorator that makes a provider known under ``name``.
 
     Raises:
-        TypeError: the class is no ``Provider``.
+        TypeError: the class is no ``Provider``, or no name is given.
     """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"register_provider takes a name, not {name!r}: write @register_provider('mine') over the class."
+        )
 
     def add(provider: type[Provider]) -> type[Provider]:
         if not (isinstance(provider, type) and issubclass(provider, Provider)):

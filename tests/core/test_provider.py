@@ -254,3 +254,38 @@ def test_arguments_of_a_users_own_kind_are_not_mistaken_for_those_that_died(prov
 def test_explain_says_that_gpu_families_need_a_gpu():
     row = next(row for row in ops.explain(gemm()) if row.provider == "cutedsl")
     assert "Made for GPUs" in row.status.reason
+
+
+WRONG_HOOKS = {
+    "nothing": ("offer", lambda cls, args: None, "Family._generate_operators returned None"),
+    "no operators": ("offer", lambda cls, args: [3], "returned 3, which has no metadata"),
+    "no metadata": ("offer", lambda cls, args: [cls(None)], "which has no metadata. Make operators as Family(Oper"),
+    "a bool": ("_supports", lambda self, args, target_sm=None: True, "Family._supports returned True"),
+    "no answer": ("_supports", lambda self, args, target_sm=None: None, "Family._supports returned None"),
+    "a word": ("_estimate_us", lambda self, args, target_sm=None: "fast", "could not convert string to float"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_HOOKS)
+def test_a_hook_that_returns_something_else_is_told_of(provider, case):
+    hook, function, said = WRONG_HOOKS[case]
+
+    def offer(cls, args):
+        return [cls(ops.OperatorMetadata("mine", cls, (), ops.metadata.OperandsMetadata()))]
+
+    names = {"offer": classmethod(offer), hook: classmethod(function) if hook == "offer" else function}
+    provider.register(family(**names))
+    D = torch.empty(2, 2)
+    args = ops.GemmArguments(torch.ones(2, 2), torch.ones(2, 2), D, torch.float32)
+    with pytest.warns(ProviderWarning, match="Family is left out") as caught:
+        found = ops.get_operators(args)
+    assert said in str(caught[0].message).replace("\n", " ")
+    assert [op.metadata.provider.__name__ for op in found] == ["CpuProvider"]
+
+
+def test_a_provider_is_registered_under_a_name():
+    with pytest.raises(TypeError, match="@register_provider.'mine'. over the class"):
+
+        @ops.register_provider
+        class Nameless(ops.Provider):
+            pass

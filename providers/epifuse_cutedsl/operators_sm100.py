@@ -29,7 +29,7 @@ from epifuse_cutedsl.sm100_launch import Sm100Launch, axis_of, piece_of, product
 from epifuse_cutedsl.support import Ways, refusal
 
 _FIRST = "100a"
-_WIDEST = KernelFacts(4 * WARP, 256, 4 * WARP, 100, run=RUNS[0], positions=1, lanes=1, keeps_rows=True)
+_WIDEST = KernelFacts(4 * WARP, 256, 4 * WARP, 100, run=RUNS[0], positions=1, lanes=1, kept_columns=256)
 """Of the tile with most columns."""
 
 
@@ -150,7 +150,7 @@ class Sm100GemmOperator(GemmOperator):
                 positions=1,
                 lanes=1,
                 steps_along=True,
-                keeps_rows=True,
+                kept_columns=piece.columns,
             )
         lines = {"run": 1, "positions": 1, "lanes": piece.lanes, "lines": piece.run}
         return KernelFacts(piece.rows, piece.columns, threads, cc, **lines)

@@ -7,6 +7,7 @@ import functools
 from typing import NamedTuple
 
 from epifuse_cutedsl.configs.sm90_products import KINDS, Part, ProductKind, part_of
+from epifuse_cutedsl.fuse.facts import NUMBER_BYTES
 from epifuse_cutedsl.tile.smem import align, limit_bytes
 from epifuse_cutedsl.tile.stage import StageShape, run_that_fits
 
@@ -29,13 +30,15 @@ class Tail(NamedTuple):
     """How an epilogue goes, and what that takes of shared memory.
 
     ``direct``: on the accumulators as they lie, full tensors by tensor copies, ``columns`` at a time. Then
-    ``output_bytes`` and ``load_bytes`` are those of one warp's part of a piece. Else through a staged piece of float32.
+    ``output_bytes`` and ``load_bytes`` are those of one warp's part of a piece, and ``rows`` row vectors are kept for
+    each warpgroup. Else through a staged piece of float32.
     """
 
     direct: bool = False
     columns: int = 64
     output_bytes: int = 0
     load_bytes: int = 0
+    rows: int = 0
 
 
 STAGED = Tail()
@@ -165,10 +168,15 @@ class Sm90Config(NamedTuple):
             return WARPGROUP_WARPS * self.warp_bytes
         return align(max(self.stage_shape(axis, 1).bytes for axis in "nm"), 128)
 
+    @property
+    def kept_bytes(self) -> int:
+        """Shared memory of one warpgroup's row vectors."""
+        return self.tail.rows * align(self.columns, WARPGROUP) * NUMBER_BYTES
+
     def smem_bytes(self, scratch_bytes: int) -> int:
-        """Shared memory of a CTA: the ring, other CTAs' accumulators, a staged tile and scratch memory for each
-        consumer, the mbarriers."""
-        consumers = CONSUMERS * (self.staged_bytes + scratch_bytes)
+        """Shared memory of a CTA: the ring, other CTAs' accumulators, a staged tile, row vectors and scratch memory for
+        each consumer, the mbarriers."""
+        consumers = CONSUMERS * (self.staged_bytes + self.kept_bytes + scratch_bytes)
         return self.stages * self.stage_bytes + self.split_bytes + consumers + _BARRIERS_BYTES
 
     def __str__(self) -> str:

@@ -18,6 +18,18 @@ def when(condition: Any, body: Callable[[], None]) -> None:
 
 
 @cute.jit
+def choose(condition: Any, first: Callable[[], Any], second: Callable[[], Any], before: Any) -> Any:
+    """What ``first`` gives where the condition holds, else what ``second`` gives: both as many scalars, of the same
+    types, as ``before``."""
+    found = before
+    if condition:  # noqa: SIM108 - a branch on the device, which an expression is not
+        found = first()
+    else:
+        found = second()
+    return found
+
+
+@cute.jit
 def fold_range(first: Any, end: Any, step: Any, body: Callable[[Any, Any], Any], value: Any) -> Any:
     """``value = body(i, value)`` for i from ``first`` to ``end`` by ``step``; four bodies at a time, so that their
     loads overlap."""

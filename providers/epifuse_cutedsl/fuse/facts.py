@@ -19,8 +19,9 @@ class KernelFacts(NamedTuple):
     two). Steps go across the axis: a thread keeps its positions. Where they go along it (``steps_along``), a thread
     keeps its ``lines``, those of one fragment, and sees other positions at every step. A warp covers whole lines.
     ``barrier`` is the number of the named barrier at which the epilogue's threads meet; a kernel whose warpgroups run
-    epilogues of their own puts a device integer there while it is traced. ``keeps_rows``: row vectors are brought to
-    shared memory once for a tile (``kept_bytes``), as numbers of the compute dtype.
+    epilogues of their own puts a device integer there while it is traced. ``kept_columns``: row vectors are brought to
+    shared memory once for so many columns, which may be those of several tiles beside one another (``kept_bytes``), as
+    numbers of the compute dtype; 0: they are not.
     """
 
     tile_m: int
@@ -33,7 +34,7 @@ class KernelFacts(NamedTuple):
     steps_along: bool = False
     lines: int = 1
     barrier: Any = 0
-    keeps_rows: bool = False
+    kept_columns: int = 0
 
 
 def is_kept(load: PlanLoad, facts: KernelFacts) -> bool:
@@ -42,15 +43,19 @@ def is_kept(load: PlanLoad, facts: KernelFacts) -> bool:
     Not where the user says how they are to be loaded.
     """
     row = load.broadcast.n and not load.broadcast.m
-    return facts.keeps_rows and row and load.route is None and load.compute_dtype.bytes <= NUMBER_BYTES
+    return facts.kept_columns > 0 and row and load.route is None and load.compute_dtype.bytes <= NUMBER_BYTES
 
 
 def kept_numbers(facts: KernelFacts) -> int:
-    """Numbers of one row vector that are kept: a tile's columns, and some more so that each thread has as many."""
-    return -(-facts.tile_n // facts.threads) * facts.threads
+    """Numbers of one row vector that are kept: the columns, and some more so that each thread has as many."""
+    return -(-facts.kept_columns // facts.threads) * facts.threads
+
+
+def kept_rows(plan: EpiloguePlan, facts: KernelFacts) -> int:
+    """Row vectors that are kept."""
+    return sum(load.operand >= 0 and is_kept(load, facts) for load in plan.loads)
 
 
 def kept_bytes(plan: EpiloguePlan, facts: KernelFacts) -> int:
-    """Shared memory of all row vectors of a tile."""
-    rows = sum(load.operand >= 0 and is_kept(load, facts) for load in plan.loads)
-    return rows * kept_numbers(facts) * NUMBER_BYTES
+    """Shared memory of all row vectors that are kept."""
+    return kept_rows(plan, facts) * kept_numbers(facts) * NUMBER_BYTES

@@ -16,7 +16,7 @@ from epifuse_cutedsl.fuse.convert import per_word, unpack
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment
 from epifuse_cutedsl.fuse.params import TensorTraits
 from epifuse_cutedsl.fuse.values import Frame, Spread
-from epifuse_cutedsl.kernels.ptx import gmem
+from epifuse_cutedsl.kernels.ptx import gmem, shared
 from epifuse_cutedsl.kernels.ptx.asm import emit
 
 
@@ -146,25 +146,38 @@ class MemoryLoad:
             return shared_boxes.width_of(self.box, length)
         return min(self.reach.traits.elements(self.axis), length) if self.spread.along else 1
 
-    def issue(self, frame: Frame, extents: Extents) -> list[Any]:
-        """The words of every access, in the layout's order."""
+    def issue(self, frame: Frame, extents: Extents | None) -> list[Any]:
+        """The words of every access, in the layout's order; without ``extents`` all of them lie inside."""
         fragment = frame.fragment
         width = self.width(fragment)
         addresses = Addresses(self.reach, fragment, self.spread.halved)
         words: list[Any] = []
         for run, place in frame.layout(self.spread).representatives:
             if place % width == 0:
-                predicate = inside(fragment, extents, run, place, self.spread)
+                predicate = None if extents is None else inside(fragment, extents, run, place, self.spread)
                 words += load_elements(*addresses.of(run, place), self.reach.traits.dtype.bytes, width, predicate)
         return words
+
+    def zeros(self, frame: Frame) -> list[Any]:
+        """As many words as ``issue`` gives, of the same types."""
+        width, size_bytes = self.width(frame.fragment), self.reach.traits.dtype.bytes
+        accesses = len(frame.layout(self.spread).representatives) // width
+        each = [Int64(0)] * width if size_bytes == 8 else [Int32(0)] * max(1, width * size_bytes // 4)
+        return each * accesses
 
     def read(self, frame: Frame, staged: shared_boxes.Staged) -> list[Any]:
         """The words of every access to the operand's boxes in shared memory, in the layout's order."""
         fragment, box, halved = frame.fragment, self.box, self.spread.halved
         assert box is not None
+        words: list[Any] = []
+        matrices = staged.matrices(box, staged.loads[self.number], halved)
+        if matrices is not None:
+            start, fours = matrices
+            for _, turned, displacement in fours:
+                words += shared.ldmatrix(start ^ turned if turned else start, displacement)
+            return words
         start = staged.start(box, staged.loads[self.number], halved)
         size_bytes = self.width(fragment) * box.element_bytes
-        words: list[Any] = []
         for _, _, turned, displacement in staged.places(box, fragment, halved):
             words += shared_boxes.read(start, turned, displacement, size_bytes)
         return words
@@ -184,7 +197,7 @@ class MemoryLoad:
 
 def load_elements(address: Any, displacement: int, element_bytes: int, count: int, predicate: Any) -> list[Any]:
     """``count`` elements (together 1 to 16 bytes, a power of two), ``displacement`` bytes behind an address, as words;
-    zeros where the predicate is false."""
+    zeros where the predicate (None: there is none) is false."""
     size = element_bytes * count
     if element_bytes == 8:
         return [gmem.ld_global_bits(address, 8, predicate, displacement + 8 * i) for i in range(count)]

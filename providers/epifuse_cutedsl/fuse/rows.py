@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Row vectors of a tile in shared memory, widened once, for kernels whose threads have a row each.
+"""Row vectors in shared memory, widened once for a tile, or for several beside one another.
 
-Such a thread would load and widen every column's number for its row alone. Here each thread brings a few of the tile's
-columns, for all.
+A thread would load and widen the numbers of all its columns for itself, though others have the same columns. Here each
+thread brings a few of them, for all.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from cutlass import Boolean, Int32
 
 from epifuse_cutedsl.fuse.convert import bool_as_int, unpack
 from epifuse_cutedsl.fuse.facts import NUMBER_BYTES, KernelFacts, kept_numbers
-from epifuse_cutedsl.fuse.fragment import Extents, Fragment, TileCoordinates
+from epifuse_cutedsl.fuse.fragment import Extents, TileCoordinates
 from epifuse_cutedsl.fuse.load import MemoryLoad, load_elements
+from epifuse_cutedsl.fuse.values import Frame
 from epifuse_cutedsl.kernels.ptx import shared
 
 _WIDEST = 4
@@ -23,14 +24,17 @@ _WIDEST = 4
 
 
 class KeptRow:
-    """One row vector of a tile at the shared address ``address``; ``halved`` ones have half as many columns."""
+    """One row vector at the shared address ``address``; ``halved`` ones have half as many columns. ``tile`` begins
+    ``before`` columns behind the first one."""
 
-    def __init__(self, load: MemoryLoad, address: Any, facts: KernelFacts, tile: TileCoordinates) -> None:
-        self.load, self.address, self.facts, self.tile = load, address, facts, tile
+    def __init__(
+        self, load: MemoryLoad, address: Any, facts: KernelFacts, tile: TileCoordinates, before: int = 0
+    ) -> None:
+        self.load, self.address, self.facts, self.tile, self.before = load, address, facts, tile, before
         self._parts = kept_numbers(facts) // facts.threads
 
     def issue(self, extents: Extents) -> list[Any]:
-        """Load the thread's columns (zero outside of the problem): the words of each."""
+        """Load the thread's columns (zero outside of the problem): the words of each. The tile is the first one."""
         reach = self.load.reach
         first, end = self.tile.n0 + 0, extents.n
         if self.load.spread.halved:
@@ -49,13 +53,17 @@ class KeptRow:
             place = self.address + self.tile.thread * NUMBER_BYTES
             shared.st_shared(place, [number], part * self.facts.threads * NUMBER_BYTES)
 
-    def scalars(self, fragment: Fragment) -> list[Any]:
-        """The numbers at a fragment's run, of which it has one."""
-        halved, dtype = self.load.spread.halved, self.load.load.compute_dtype.name
-        column = fragment.runs[0].n - self.tile.n0
-        length = fragment.length // 2 if halved else fragment.length
-        address = self.address + (column // 2 if halved else column) * NUMBER_BYTES
-        kind, found = ("f32" if dtype == "float32" else "b32"), []
-        for place in range(0, length, _WIDEST):
-            found += shared.ld_shared(address, place * NUMBER_BYTES, kind=kind, count=_WIDEST)
+    def scalars(self, frame: Frame) -> list[Any]:
+        """The numbers at a fragment's places, in the order of the layout's representatives."""
+        fragment, spread, dtype = frame.fragment, self.load.spread, self.load.load.compute_dtype.name
+        kind = "f32" if dtype == "float32" else "b32"
+        length = fragment.length // 2 if spread.halved else fragment.length
+        width, found = min(_WIDEST, length), []
+        first = fragment.begins(0, "n")[0] - self.tile.n0
+        address = self.address + (first // 2 if spread.halved else first) * NUMBER_BYTES
+        for run, place in frame.layout(spread).representatives:
+            if place % width == 0:
+                ahead = fragment.begins(run, "n")[1] + self.before
+                behind = (ahead // 2 if spread.halved else ahead) + place
+                found += shared.ld_shared(address, behind * NUMBER_BYTES, kind=kind, count=width)
         return [value != Int32(0) for value in found] if dtype == "bool" else found

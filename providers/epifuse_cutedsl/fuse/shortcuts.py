@@ -109,7 +109,7 @@ class _Uses:
         return Way(Precision.FLUSHED if flushed else Precision.SHORT, step.operands)
 
     def _lift(self, step: PlanCompute) -> None:
-        """The ways of a reciprocal, a sum and a power, where ``step`` is ``1 / (c + e)`` and nothing else reads them."""
+        """The ways of a reciprocal, a sum and a power, where ``step`` is ``1 / (c + e)``, the only reader of both."""
         total = self._only_read_by(step, "reciprocal", 0, ("add",))
         if total is None:
             return

@@ -11,6 +11,10 @@ from epifuse_cutedsl.fuse.boxes import CHUNK_BYTES, Box
 from epifuse_cutedsl.fuse.fragment import Fragment
 from epifuse_cutedsl.kernels.ptx import shared
 
+MATRICES = 4
+"""Matrices of 8 by 8 that one instruction moves: four registers of a lane."""
+_MATRIX_ELEMENT_BYTES = 2
+
 
 @dataclass(frozen=True)
 class Staged:
@@ -28,6 +32,11 @@ class Staged:
     outputs: Mapping[int, Any]
     sync: Callable[[], None] | None = None
     """What to call between the last read and the first write, where outputs take the place of what was loaded."""
+    matrix_row: Any = None
+    """Where runs are pairs that lie over the warp as in ``stmatrix`` (PTX ISA, "Warp Level Matrix Instructions"), four
+    of ``offsets`` being two matrices of 8 by 8 below one another and two beside them: the row of the first four
+    matrices whose address the lane gives, and in ``matrix_column`` its column."""
+    matrix_column: Any = None
     behind_bytes: int = 0
     """How far behind those addresses the boxes lie, a multiple of 1024: kept apart, so that one set of addresses does
     for several pieces."""
@@ -36,6 +45,18 @@ class Staged:
         """The (swizzled) address of the thread's first element of a box."""
         column = self.column // 2 if halved else self.column
         return address + box.swizzled(self.row * box.row_bytes + column * box.element_bytes)
+
+    def matrices(self, box: Box, address: Any, halved: bool) -> tuple[Any, list[tuple[int, int, int]]] | None:
+        """The lane's (swizzled) address of a row of the first four matrices, and each four's first run, and x and d of
+        ``Box.displacement``; None where an instruction for matrices does not move the box."""
+        if self.matrix_row is None or halved or box.element_bytes != _MATRIX_ELEMENT_BYTES:
+            return None
+        place = self.matrix_row * box.row_bytes + self.matrix_column * box.element_bytes
+        found = []
+        for run in range(0, len(self.offsets), MATRICES):
+            turned, displacement = box.displacement(*self.offsets[run])
+            found.append((run, turned, displacement + self.behind_bytes))
+        return address + box.swizzled(place), found
 
     def places(self, box: Box, fragment: Fragment, halved: bool) -> list[tuple[int, int, int, int]]:
         """The accesses of a fragment: (run, first element in it, and x and d of ``Box.displacement``)."""

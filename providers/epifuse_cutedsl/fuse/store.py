@@ -14,7 +14,7 @@ from epifuse_cutedsl.fuse.convert import pack
 from epifuse_cutedsl.fuse.fragment import Extents
 from epifuse_cutedsl.fuse.load import Addresses, Reach, inside
 from epifuse_cutedsl.fuse.values import Frame, Lanes, Spread
-from epifuse_cutedsl.kernels.ptx import gmem
+from epifuse_cutedsl.kernels.ptx import gmem, shared
 
 
 def store(plan: PlanStore, lanes: Lanes, compute: DType, reach: Reach, frame: Frame, extents: Extents) -> None:
@@ -46,6 +46,14 @@ def stage(
     fragment = frame.fragment
     length = fragment.length // 2 if plan.halved else fragment.length
     width = shared_boxes.width_of(box, length)
+    matrices = staged.matrices(box, staged.outputs[plan.destination], plan.halved)
+    if matrices is not None:
+        start, fours = matrices
+        for run, turned, displacement in fours:
+            runs = range(run, run + shared_boxes.MATRICES)
+            words = [pack([lanes.at(each, i) for i in range(width)], dtype, compute)[0] for each in runs]
+            shared.stmatrix(start ^ turned if turned else start, words, displacement)
+        return
     start = staged.start(box, staged.outputs[plan.destination], plan.halved)
     for run, first, turned, displacement in staged.places(box, fragment, plan.halved):
         words = pack([lanes.at(run, first + i) for i in range(width)], dtype, compute)

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Global memory. Addresses are bytes (Int64); a load whose predicate is false gives zero and reads nothing."""
+"""Global memory. Addresses are bytes (Int64); a load whose predicate is false gives zero and reads nothing.
+
+Without a predicate (None) nothing is asked, and nothing zeroed before.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cutlass import Int32, Int64
@@ -17,21 +21,30 @@ def ld_global_bits(address: Any, size: int, predicate: Any, displacement: int = 
     local = _LOCAL[size]
     kind = {1: "u8", 2: "u16", 4: "b32", 8: "b64"}[size]
     widen = "cvt.u32.u16" if size < 4 else f"mov.{local}"
-    text = (
-        f"{{\n.reg .{local} t;\nmov.{local} t, 0;\n@{{$r1}} ld.global.{kind} t, {at('{$r0}', displacement)};\n"
-        f"{widen} {{$w0}}, t;\n}}"
-    )
-    return emit(text, [Int64 if size == 8 else Int32], [address, predicate])[0]
+    load = f"ld.global.{kind} t, {at('{$r0}', displacement)};\n{widen} {{$w0}}, t;\n}}"
+    text = f"{{\n.reg .{local} t;\n{_guard(local, ['t'], predicate)}{load}"
+    return emit(text, [Int64 if size == 8 else Int32], _with(address, predicate))[0]
 
 
 def ld_global_words(address: Any, count: int, predicate: Any, displacement: int = 0) -> tuple[Any, ...]:
     """``count`` (1, 2, 4) 32-bit words as Int32, aligned to their total size."""
     words = [f"t{i}" for i in range(count)]
     operand = f"{{{', '.join(words)}}}" if count > 1 else words[0]
-    lines = [f".reg .b32 {', '.join(words)};", *(f"mov.b32 {word}, 0;" for word in words)]
-    lines.append(f"@{{$r1}} ld.global{vector(count)}.b32 {operand}, {at('{$r0}', displacement)};")
+    load = f"{_guard('b32', words, predicate)}ld.global{vector(count)}.b32 {operand}, {at('{$r0}', displacement)};"
+    lines = [f".reg .b32 {', '.join(words)};", load]
     lines += [f"mov.b32 {{$w{i}}}, {word};" for i, word in enumerate(words)]
-    return emit("{\n" + "\n".join(lines) + "\n}", [Int32] * count, [address, predicate])
+    return emit("{\n" + "\n".join(lines) + "\n}", [Int32] * count, _with(address, predicate))
+
+
+def _guard(kind: str, registers: Sequence[str], predicate: Any) -> str:
+    """Before a load: its registers are zero, where the predicate does not hold."""
+    if predicate is None:
+        return ""
+    return "".join(f"mov.{kind} {register}, 0;\n" for register in registers) + "@{$r1} "
+
+
+def _with(address: Any, predicate: Any) -> list[Any]:
+    return [address] if predicate is None else [address, predicate]
 
 
 def st_global_words(address: Any, values: Any, predicate: Any, displacement: int = 0) -> None:

@@ -75,3 +75,10 @@ def ld_shared_f16(address: Any, displacement: int = 0) -> tuple[Any, ...]:
     """One float16 element, widened to Float32."""
     text = f"{{\n.reg .b16 h;\nld.shared.b16 h, {at('{$r0}', displacement)};\ncvt.f32.f16 {{$w0}}, h;\n}}"
     return emit(text, [Float32], [address])
+
+
+def stmatrix(address: Any, words: Any, displacement: int = 0) -> None:
+    """``stmatrix.sync.aligned.m8n8.xN.shared.b16`` (sm_90): 1, 2 or 4 registers to 16-byte rows at lanes' addresses."""
+    words = list(words)
+    operands = f"{at('{$r0}', displacement)}, {braced('r', len(words), 1)}"
+    emit(f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16 {operands};", (), [address, *words])

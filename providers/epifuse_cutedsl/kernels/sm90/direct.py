@@ -3,13 +3,16 @@
 
 Every warp works for itself. Of a piece (64 rows by ``columns``) it has 16 rows; it brings its part of full operands to
 its own shared memory by tensor copies, some pieces ahead, leaves its part of the outputs there, and copies them out.
-No barrier of the warpgroup is needed, but in reductions.
+No barrier of the warpgroup is needed, but in reductions, and for row
+vectors, which the warpgroup keeps in shared memory for all pieces of a tile.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
+
+from cutlass.cute import arch
 
 from epifuse import dtypes
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, WARP_ROWS, Sm90Config
@@ -27,11 +30,12 @@ class Memory:
     """One warp's own shared memory, and its warpgroup's: addresses (Int32), and the number of the named barrier.
 
     ``copied`` is where the buffers of outputs lie, those of loads behind them; ``arrived`` are the mbarriers of the
-    loads' buffers; ``scratch`` is the warpgroup's, for reductions.
+    loads' buffers; ``kept`` is the warpgroup's, for row vectors, and so is ``scratch``, for reductions.
     """
 
     copied: Any
     arrived: Any
+    kept: Any
     scratch: Any
     barrier: Any
 
@@ -63,8 +67,9 @@ class DirectTail:
 
     def tiles(self, batch: Any, m: Any, n: Any, thread: Any) -> list[TileCoordinates]:
         """The pieces of a warpgroup's rows, which begin at (m, n)."""
+        warp = arch.make_warp_uniform(thread >> 5)  # or the copies' coordinates are brought together lane by lane
         return [
-            TileCoordinates(m + block * BLOCK_M, n + first, batch, thread, thread >> 5, thread & 31)
+            TileCoordinates(m + block * BLOCK_M, n + first, batch, thread, warp, thread & 31)
             for block in range(self.config.blocks)
             for first in range(0, self.config.columns, self.config.epilogue_n)
         ]
@@ -74,12 +79,29 @@ class DirectTail:
         for index in range(self.config.depth if self.boxes.load_bytes else 0):
             when(self.lane == 0, lambda index=index: self._load(pieces[index], index))
 
-    def begin(self, tile: TileCoordinates) -> tuple[Any, list[Any], list[Any], Fragment]:
-        """The engine for one piece, and its first loads."""
+    def rows(self, tile: TileCoordinates) -> tuple[Any, list[list[Any]]]:
+        """Issue the loads of the row vectors of all pieces, of which ``tile`` is the first one."""
+        bound = self._bound(tile)
+        return bound, bound.row_loads()
+
+    def keep(self, rows: tuple[Any, list[list[Any]]]) -> None:
+        """Leave what ``rows`` loaded in shared memory. All of the warpgroup's threads call it."""
+        bound, words = rows
+        bound.keep_rows(words)
+
+    def _bound(self, tile: TileCoordinates, index: int = 0) -> Any:
+        """The engine for one piece."""
         facts = self.epilogue.facts._replace(barrier=self.memory.barrier)
-        bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents)
+        before = index % self.config.pieces * self.config.epilogue_n
+        kept = self.memory.kept
+        return replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents, None, kept, before)
+
+    def begin(self, tile: TileCoordinates, index: int = 0) -> tuple[Any, list[Any], list[Any], Fragment]:
+        """The engine for one piece, and its first loads."""
+        bound = self._bound(tile, index)
         places = self._places(tile)
-        return bound, bound.tile_loads(places), bound.load_step(places), places
+        whole = (self.extents.m - tile.m0 >= BLOCK_M) & (self.extents.n - tile.n0 >= self.config.epilogue_n)
+        return bound, *bound.tile_and_step_loads(places, whole), places
 
     def run(self, product: Any, accumulators: Any, pieces: list[TileCoordinates], ahead: Any, turn: Any) -> None:
         """All pieces; those outside the problem are left out. ``ahead`` is what ``begin`` gave for the first one,
@@ -93,7 +115,7 @@ class DirectTail:
         for index, tile in enumerate(pieces):
             begun = ahead
             if index + 1 < len(pieces):
-                ahead = self.begin(pieces[index + 1])
+                ahead = self.begin(pieces[index + 1], index + 1)
             block, piece = divmod(index, self.config.pieces)
             registers = product.columns(accumulators, block, piece * self.config.epilogue_n, self.config.epilogue_n)
             inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
@@ -102,7 +124,7 @@ class DirectTail:
                 mbarrier.wait_parity(self._arrived(index % depth), parity)
             when(inside, lambda i=index, t=tile, r=registers, b=begun: self._piece(t, r, i, b))
             if self.boxes.output_bytes:  # also where nothing was stored: a buffer's group is found by counting
-                when(self.lane == 0, tma.commit_group)
+                tma.commit_group()
             if self.boxes.load_bytes:
                 if not self.boxes.output_bytes:  # else the outputs' fence stands between
                     tma.fence_async_shared()
@@ -113,7 +135,7 @@ class DirectTail:
     def finish(self) -> None:
         """After the last tile: shared memory is given back when the copies have read it."""
         if self.boxes.output_bytes:
-            when(self.lane == 0, lambda: tma.wait_group_read(0))
+            tma.wait_group_read(0)
 
     def _piece(
         self, tile: TileCoordinates, registers: list[Any], index: int, begun: tuple[Any, list[Any], list[Any], Fragment]
@@ -122,8 +144,7 @@ class DirectTail:
         bound, words, pieces, places = begun
         buffer = index % self.config.depth
         if self.boxes.output_bytes:
-            pending = self.config.depth - 1 if index else 0
-            when(self.lane == 0, lambda: tma.wait_group_read(pending))  # the buffer has been read
+            tma.wait_group_read(self.config.depth - 1 if index else 0)  # the buffer has been read
             cluster.sync_warp()
         state = bound.tile_begin(places, words)
         staged = self._staged(buffer)
@@ -157,7 +178,9 @@ class DirectTail:
     def _staged(self, buffer: int) -> Staged:
         loads = {load: at for _, load, _, at in addresses(self.boxes.numbered_loads(), self._loads(buffer))}
         outputs = {to: at for _, to, _, at in addresses(self.boxes.numbered_outputs(), self._outputs(buffer))}
-        return Staged(self.lane >> 2, (self.lane & 3) * 2, self._offsets(), loads, outputs)
+        row, column = self.lane & 15, (self.lane & 16) >> 1  # lanes 8 q to 8 q + 7: rows of matrix q of four
+        pairs = self.lane >> 2, (self.lane & 3) * 2
+        return Staged(*pairs, self._offsets(), loads, outputs, matrix_row=row, matrix_column=column)
 
     def _outputs(self, buffer: int) -> Any:
         return self.memory.copied + buffer * self.boxes.output_bytes

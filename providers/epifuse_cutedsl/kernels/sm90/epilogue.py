@@ -57,6 +57,12 @@ class StagedTail:
     def make_barriers(self) -> None:
         """It has no mbarriers."""
 
+    def rows(self, tile: TileCoordinates) -> None:
+        """It keeps no row vectors."""
+
+    def keep(self, rows: None) -> None:
+        """It keeps no row vectors."""
+
     def start(self, pieces: list[TileCoordinates]) -> None:
         """Nothing is to be done before a tile's products."""
 

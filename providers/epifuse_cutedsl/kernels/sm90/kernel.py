@@ -16,7 +16,7 @@ from epifuse_cutedsl.configs.sm90_products import ProductKind
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.fragment import Extents
-from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, wgmma
+from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, tma, wgmma
 from epifuse_cutedsl.kernels.sm90 import consumer, direct, epilogue, producer
 from epifuse_cutedsl.kernels.sm90.ring import OperandTile, Ring
 from epifuse_cutedsl.kernels.sm90.schedule import Schedule
@@ -119,6 +119,9 @@ class Sm90Gemm:
         for each in (tail, split) if config.split > 1 else (tail,):
             when(((thread & 31) == 0) & (warpgroup < CONSUMERS), each.make_barriers)
         cluster.launch_dependents()
+        used = [map_a.get_ptr().toint(), map_b.get_ptr().toint(), *maps[: self._epilogue_maps]]
+        producing = (thread == CONSUMERS * WARPGROUP) & (k > Int32(0))  # K = 0: there are no tensor maps
+        when(producing, lambda: [tma.prefetch_tensormap(each) for each in used])
         self._meet()
         cluster.wait_for_grids_before()
         k_tiles = (k + (config.tile_k - 1)) // config.tile_k
@@ -133,7 +136,7 @@ class Sm90Gemm:
             below = ((1 << config.cluster) - 1) << rank[1] * config.cluster
             a = producer.Source(map_a.get_ptr().toint(), self.a, a_batched, rank[1], beside)
             b = producer.Source(map_b.get_ptr().toint(), self.b, b_batched, rank[0], below)
-            loads = (thread == CONSUMERS * WARPGROUP) & (k_tiles > Int32(0))  # K = 0: there are no tensor maps
+            loads = (thread == CONSUMERS * WARPGROUP) & (k_tiles > Int32(0))
             when(loads, lambda: producer.run(ring, schedule, a, b, first_k_tile, k_tiles, stagger))
 
         def consume() -> None:
@@ -143,6 +146,12 @@ class Sm90Gemm:
         _either(warpgroup == CONSUMERS, produce, consume)
         if cutlass.const_expr(config.ctas > 1):
             cluster.sync()  # until then, others copy into this CTA's memory and arrive at its mbarriers
+
+    @property
+    def _epilogue_maps(self) -> int:
+        """How many of its tensor maps are in use."""
+        boxes = self.epilogue.boxes
+        return len(boxes.numbered_outputs()) + len(boxes.numbered_loads()) if self.config.tail.direct else 0
 
     def _meet(self) -> None:
         """All threads that share mbarriers."""
@@ -163,7 +172,9 @@ class Sm90Gemm:
         """The epilogue's kind, with this warpgroup's (and warp's) own memory."""
         config, staged, scratch = self.config, self.config.staged_bytes, self.epilogue.scratch_bytes
         first = base + self._staged
-        mine, shared_scratch = first + warpgroup * staged, first + CONSUMERS * staged + warpgroup * scratch
+        kept_bytes, behind = config.kept_bytes, first + CONSUMERS * staged
+        mine, kept = first + warpgroup * staged, behind + warpgroup * kept_bytes
+        shared_scratch = behind + CONSUMERS * kept_bytes + warpgroup * scratch
         accumulator = self.product.kind.result
         if not config.tail.direct:
             memory = epilogue.Memory(mine, shared_scratch, warpgroup + 1)
@@ -171,7 +182,7 @@ class Sm90Gemm:
         warp = arch.make_warp_uniform(thread >> 5)
         arrived = base + self._barriers + Ring.barriers_bytes(config)
         arrived = arrived + (warpgroup * WARPGROUP_WARPS + warp) * (config.depth * mbarrier.BYTES)
-        own = direct.Memory(mine + warp * config.warp_bytes, arrived, shared_scratch, warpgroup + 1)
+        own = direct.Memory(mine + warp * config.warp_bytes, arrived, kept, shared_scratch, warpgroup + 1)
         return direct.DirectTail(config, self.epilogue, parameters, extents, own, maps, thread & 31, accumulator)
 
     def _split(self, base: Any, warpgroup: Any, thread: Any, share: Any) -> Split:
@@ -185,7 +196,8 @@ class Sm90Gemm:
 
     @property
     def _barriers(self) -> int:
-        return self._staged + CONSUMERS * (self.config.staged_bytes + self.epilogue.scratch_bytes)
+        each = self.config.staged_bytes + self.config.kept_bytes + self.epilogue.scratch_bytes
+        return self._staged + CONSUMERS * each
 
 
 @cute.jit
@@ -222,11 +234,12 @@ def _consume(
             when(split.rank == 0, lambda pieces=pieces: tail.start(pieces))
         else:
             tail.start(pieces)
+        rows = tail.rows(pieces[0])
         if cutlass.const_expr(config.pingpong):
             turns.take()
         begun: list[Any] = []
         more = index + schedule.step < schedule.tiles
-        issued = _afterwards(turns if config.pingpong else None, more, tail, pieces[0], begun)
+        issued = _afterwards(turns if config.pingpong else None, more, tail, pieces[0], rows, begun)
         accumulators, stage, parity = consumer.run(product, ring, stage, parity, places, lane, k_tiles, issued)
         if cutlass.const_expr(config.pingpong):
             stage, parity = ring.skip(stage, parity, k_tiles)
@@ -244,13 +257,14 @@ def _finish_split(product: Any, tail: Any, split: Any, accumulators: Any, pieces
     tail.run(product, split.receive(accumulators, turn), pieces, ahead, turn)
 
 
-def _afterwards(turns: Any, more: Any, tail: Any, piece: Any, begun: list[Any]) -> Any:
-    """What happens when a tile's products have been issued: the other's turn, and the epilogue's first loads, which are
-    put into ``begun``."""
+def _afterwards(turns: Any, more: Any, tail: Any, piece: Any, rows: Any, begun: list[Any]) -> Any:
+    """What happens when a tile's products have been issued: the other's turn, ``rows`` go to shared memory, and the
+    epilogue's first loads, which are put into ``begun``."""
 
     def issued() -> None:
         if turns is not None:
             when(more, turns.give)
+        tail.keep(rows)
         begun.append(tail.begin(piece))
 
     return issued

@@ -50,8 +50,6 @@ def run(ring: Ring, schedule: Schedule, a: Source, b: Source, first: Any, k_tile
     Tile number i begins ``i * stagger`` K tiles further on, and comes back to the first ones at the end.
     """
     config = ring.config
-    tma.prefetch_tensormap(a.tensor_map)
-    tma.prefetch_tensormap(b.tensor_map)
     stage, parity = Int32(0), Int32(1)
     for index in cutlass.range(schedule.first, schedule.tiles, schedule.step, unroll=1):
         batch, m, n = schedule.place(index)

@@ -45,7 +45,8 @@ def test_large_grids_stay_in_32_bits():
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12))
 def test_a_serpentine_turns_every_other_group(tiles_m, tiles_n, group):
-    tiles = [(m, serpentine(m, n, tiles_n, group)) for m, n in order(tiles_m, tiles_n, group)]
+    plain = enumerate(order(tiles_m, tiles_n, group))
+    tiles = [(m, serpentine(pid, n, tiles_n, group)) for pid, (m, n) in plain]
     assert sorted(tiles) == [(m, n) for m in range(tiles_m) for n in range(tiles_n)]
     for (m, n), (next_m, next_n) in zip(tiles, tiles[1:], strict=False):
         crossed = next_m // group > m // group

@@ -10,10 +10,11 @@ from epifuse.tile_order import tile_of
 __all__ = ["serpentine", "tile_of"]
 
 
-def serpentine(tile_m: Any, tile_n: Any, tiles_n: Any, group: Any) -> Any:
-    """The column to take instead of ``tile_n``: every other group of rows goes through the columns backwards.
+def serpentine(pid: Any, tile_n: Any, tiles_n: Any, group: Any) -> Any:
+    """The column to take instead of the ``tile_n`` of ``tile_of(pid, ...)``: every other group of rows goes through the
+    columns backwards.
 
     So a group begins with the columns of B that the group before it ended with. Python's ints and the DSL's alike.
     """
-    backwards = tile_m // group & 1
+    backwards = pid // (group * tiles_n) & 1
     return tile_n + backwards * (tiles_n - 1 - 2 * tile_n)

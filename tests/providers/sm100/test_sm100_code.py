@@ -18,13 +18,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # the vendor's own
     pytest.mark.skipif(beside_vendor.disassembler() is None, reason="needs nvdisasm (nvidia-cuda-nvdisasm)"),
 ]
-CASES = [case for case in beside_vendor.CASES if case.tile == (128, 128) or case.dtype is beside_vendor.HALF]
+CASES = [case for case in beside_vendor.CASES if case.tile == (128, 256) and case.operands]
 
 
-@pytest.mark.parametrize("case", CASES[1:4], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_beside_nvidias_code(case):
     ours, theirs = beside_vendor.ours(case), beside_vendor.theirs(case)
     assert ours.local_accesses == 0
     assert ours.stages >= theirs.stages
-    # Ours computes in float32, theirs in D's float16.
-    assert ours.each <= 1.5 * theirs.each
+    # Ours computes in float32, theirs in D's dtype.
+    assert ours.each < (1.5 if case.dtype is beside_vendor.HALF else 1.0) * theirs.each

@@ -49,6 +49,57 @@ def test_gated_columns(blackwell, tile, ctas):
     blackwell.run(blackwell.arguments((m, n, 40), text, c=blackwell.integers(n // 2), **outputs), tile, ctas)
 
 
+@pytest.mark.parametrize(("tile", "ctas"), [*SHAPES, ((128, 96), 1), ((128, 256), 2)])
+def test_row_vectors_of_every_kind_through_shared_memory(blackwell, tile, ctas):
+    # Each CTA takes several tiles, so that a tile's vectors take the place of another's.
+    m, n, batches = 150, 300, 2
+    text = "def epi(accum, mask, half, small, each, gapped): x = where(mask, accum + half, accum * small); "
+    text += "D = x + each - gapped; return D"
+    values = blackwell.integers
+    rows = {
+        "mask": values(n) > 0,
+        "half": values(n + 1, dtype=torch.float16)[1:],
+        "small": values(n, dtype=torch.int8),
+        "each": values(batches, 1, n),
+        "gapped": values(3 * n)[::3],
+    }
+    args = blackwell.arguments((m, n, 24), text, batches=batches, D=torch.empty(batches, m, n), **rows)
+    blackwell.run(args, tile, ctas, sm_count=ctas, seed=3)
+
+
+@pytest.mark.parametrize(("tile", "ctas"), SHAPES)
+def test_a_row_vector_of_half_the_columns(blackwell, tile, ctas):
+    m, n = 130, 280
+    text = "def epi(accum, half): D = reglu(accum) * half; return D"
+    row = blackwell.integers(n // 2, dtype=torch.bfloat16)
+    blackwell.run(blackwell.arguments((m, n, 40), text, half=row, D=torch.empty(m, n // 2)), tile, ctas, sm_count=ctas)
+
+
+@pytest.mark.parametrize("via", [None, "sync_gmem_load"])
+def test_row_vectors_are_loaded_as_the_user_says(blackwell, via):
+    bias = blackwell.integers(200)
+    if via is not None:
+        bias = ops.Load(bias, via=via, num_bits_per_copy=32)
+    args = blackwell.arguments((70, 200, 40), bias=bias, D=torch.full((70, 200), float("nan")))
+    operator = blackwell.run(args)
+    ptx = operator.compile(args, "100a").compiled_obj.launcher.image.ptx
+    assert (b"ld.shared.v4.f32" in ptx) == (via is None)
+
+
+NARROW = (((128, 32), 1), ((128, 96), 1), ((64, 128), 1), ((64, 64), 1), ((64, 32), 1), ((64, 64), 2), ((128, 96), 2))
+
+
+@pytest.mark.parametrize(("tile", "ctas"), NARROW)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float16, torch.float32], ids=str)
+def test_every_tile_moves_full_tensors_by_tensor_copies(blackwell, tile, ctas, dtype):
+    m, n = tile[0] * ctas + 19, 2 * tile[1] + 16
+    c = blackwell.placed(blackwell.integers(m, n, dtype=dtype), "row")
+    d = blackwell.placed(torch.full((m, n), 1 if dtype == torch.int8 else float("nan")).to(dtype), "row")
+    text = "def epi(accum, c): D = accum + c; return D"
+    operator = blackwell.run(blackwell.arguments((m, n, 24), text, c=c, D=d), tile, ctas, sm_count=ctas, seed=2)
+    assert operator.config.tail.bytes
+
+
 def test_output_over_an_operand(blackwell):
     m, n = 200, 300
     c = blackwell.integers(m, n)

@@ -142,8 +142,9 @@ class Tail:
         are read while the other is worked on; or one."""
         facts = self.epilogue.plan.facts
         operations = facts.alu_operations + facts.fma_operations + facts.special_operations
-        even = self.reader.piece.steps % PIECE_BUFFERS == 0
-        return PIECE_BUFFERS if even and operations <= _FEW_OPERATIONS else 1
+        folds = any(not reduce.axes[2] for reduce in self.epilogue.plan.reduces)  # a fold over lanes for each column
+        short = operations <= _FEW_OPERATIONS and not folds
+        return PIECE_BUFFERS if short and self.reader.piece.steps % PIECE_BUFFERS == 0 else 1
 
     @property
     def ahead(self) -> list[tcgen05.Ahead]:

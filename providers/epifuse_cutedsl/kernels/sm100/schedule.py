@@ -18,7 +18,6 @@ from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.kernels.ptx import alu, cluster, launch_control, mbarrier, tma
 from epifuse_cutedsl.kernels.sm80.kernel import place_of
 from epifuse_cutedsl.kernels.sm100.ring import Ranks
-from epifuse_cutedsl.tile.scheduler import serpentine
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,7 @@ class Schedule:
     def place(self, index: Any) -> tuple[Any, Any, Any]:
         """Batch, and where this CTA's part of tile ``index`` begins along M and N."""
         config = self.ranks.config
-        batch, tile_m, tile_n = place_of(index, self.tiles_m, self.tiles_n, self.group)
-        if self.turns:
-            tile_n = serpentine(tile_m, tile_n, self.tiles_n, self.group)
+        batch, tile_m, tile_n = place_of(index, self.tiles_m, self.tiles_n, self.group, turns=self.turns)
         m = (tile_m * config.cluster_m + self.ranks.m) * config.tile_m
         return batch, m, (tile_n * config.cluster_n + self.ranks.n) * config.tile_n
 

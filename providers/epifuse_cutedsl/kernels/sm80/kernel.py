@@ -18,7 +18,7 @@ from epifuse_cutedsl.kernels.sm80.copy import TileCopy, copy_shape
 from epifuse_cutedsl.kernels.sm80.fragments import Fragments
 from epifuse_cutedsl.kernels.sm80.operand import MainTraits
 from epifuse_cutedsl.kernels.sm80.ring import Ring
-from epifuse_cutedsl.tile.scheduler import tile_of
+from epifuse_cutedsl.tile.scheduler import serpentine, tile_of
 from epifuse_cutedsl.tile.smem import ALIGNMENT_BYTES
 
 PARAMETERS: tuple[tuple[str, str], ...] = (
@@ -171,9 +171,12 @@ class Sm80Gemm:
         return cutlass.select_(steps < self.stage.steps, steps, Int32(self.stage.steps))
 
 
-def place_of(pid: Any, tiles_m: Any, tiles_n: Any, group: Any) -> tuple[Any, Any, Any]:
-    """Batch and tile of a CTA, all Int32."""
+def place_of(pid: Any, tiles_m: Any, tiles_n: Any, group: Any, *, turns: bool = False) -> tuple[Any, Any, Any]:
+    """Batch and tile of a CTA, all Int32. ``turns``: every other group goes backwards (``serpentine``)."""
     pid, tiles_m, tiles_n, group = Uint32(pid), Uint32(tiles_m), Uint32(tiles_n), Uint32(group)
     batch = pid // (tiles_m * tiles_n)
-    tile_m, tile_n = tile_of(pid - batch * (tiles_m * tiles_n), tiles_m, tiles_n, group)
+    within = pid - batch * (tiles_m * tiles_n)
+    tile_m, tile_n = tile_of(within, tiles_m, tiles_n, group)
+    if turns:
+        tile_n = serpentine(within, tile_n, tiles_n, group)
     return Int32(batch), Int32(tile_m), Int32(tile_n)

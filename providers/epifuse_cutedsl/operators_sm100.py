@@ -17,7 +17,7 @@ from epifuse.runtime.tensormap import CODE
 from epifuse.target import ArchPortability, TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs import times_sm100
-from epifuse_cutedsl.configs.sm100 import RUNS, WARP, Sm100Config, Tails, configurations
+from epifuse_cutedsl.configs.sm100 import EPILOGUE_WARPS, RUNS, WARP, Sm100Config, Tails, configurations
 from epifuse_cutedsl.configs.sm100_products import PRODUCTS
 from epifuse_cutedsl.fuse import workspace as reductions
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
@@ -30,7 +30,7 @@ from epifuse_cutedsl.support import Ways, refusal
 
 _FIRST = "100a"
 _WIDEST = KernelFacts(4 * WARP, 256, 4 * WARP, 100, run=RUNS[0], positions=1, lanes=1, kept_columns=256)
-"""Of the tile with most columns."""
+"""Of the tile with most columns; where runs lie along M, each warp keeps its own."""
 
 
 @CuTeDSLProvider.register
@@ -107,7 +107,7 @@ class Sm100GemmOperator(GemmOperator):
         """Shared memory that the reductions and row vectors of all pieces of a tile need at most."""
         results = sum(not (reduce.axes[1] and reduce.axes[2]) for reduce in args.plan.reduces)
         reduced = cls.scratch_numbers * reductions.PARTIAL_BYTES * (1 + results) if args.plan.reduces else 0
-        return reduced + kept_bytes(args.plan, _WIDEST)
+        return reduced + kept_bytes(args.plan, _WIDEST) * (EPILOGUE_WARPS if axis_of(args) == "m" else 1)
 
     @classmethod
     def _smem_bytes(cls, config: Sm100Config, args: GemmArguments) -> int:
@@ -152,7 +152,7 @@ class Sm100GemmOperator(GemmOperator):
                 steps_along=True,
                 kept_columns=piece.columns,
             )
-        lines = {"run": 1, "positions": 1, "lanes": piece.lanes, "lines": piece.run}
+        lines = {"run": 1, "positions": 1, "lanes": piece.lanes, "lines": piece.run, "kept_columns": piece.columns}
         return KernelFacts(piece.rows, piece.columns, threads, cc, **lines)
 
     def _kernel(self, kinds: Kinds, epilogue: Any) -> Kernel:

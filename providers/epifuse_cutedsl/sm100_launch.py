@@ -60,8 +60,11 @@ def routes(args: GemmArguments) -> tuple[Route, Route]:
 
 
 def axis_of(args: GemmArguments) -> str:
-    """Along which direction the epilogue's runs lie."""
-    return traits_of(args.bound, args.problem_size.L).axis
+    """Along which direction the epilogue's runs lie; remembered with the arguments."""
+    found: str | None = args.memo.get(axis_of)
+    if found is None:
+        found = args.memo[axis_of] = traits_of(args.bound, args.problem_size.L).axis
+    return found
 
 
 def _sm_count(device: torch.device) -> int:

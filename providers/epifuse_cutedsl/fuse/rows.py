@@ -14,7 +14,7 @@ from cutlass import Boolean, Int32
 
 from epifuse_cutedsl.fuse.convert import bool_as_int, unpack
 from epifuse_cutedsl.fuse.facts import NUMBER_BYTES, KernelFacts, kept_numbers
-from epifuse_cutedsl.fuse.fragment import Extents, TileCoordinates
+from epifuse_cutedsl.fuse.fragment import Extents, Fragment, TileCoordinates
 from epifuse_cutedsl.fuse.load import MemoryLoad, load_elements
 from epifuse_cutedsl.fuse.values import Frame
 from epifuse_cutedsl.kernels.ptx import shared
@@ -57,13 +57,25 @@ class KeptRow:
         """The numbers at a fragment's places, in the order of the layout's representatives."""
         fragment, spread, dtype = frame.fragment, self.load.spread, self.load.load.compute_dtype.name
         kind = "f32" if dtype == "float32" else "b32"
-        length = fragment.length // 2 if spread.halved else fragment.length
-        width, found = min(_WIDEST, length), []
         first = fragment.begins(0, "n")[0] - self.tile.n0
         address = self.address + (first // 2 if spread.halved else first) * NUMBER_BYTES
-        for run, place in frame.layout(spread).representatives:
-            if place % width == 0:
-                ahead = fragment.begins(run, "n")[1] + self.before
-                behind = (ahead // 2 if spread.halved else ahead) + place
-                found += shared.ld_shared(address, behind * NUMBER_BYTES, kind=kind, count=width)
+        places = self._places(frame)
+        width, found = self._width(fragment), []
+        for behind in places[::width]:
+            found += shared.ld_shared(address, behind * NUMBER_BYTES, kind=kind, count=width)
         return [value != Int32(0) for value in found] if dtype == "bool" else found
+
+    def _places(self, frame: Frame) -> list[int]:
+        """How many numbers behind the fragment's origin each representative's one lies."""
+        fragment, spread = frame.fragment, self.load.spread
+        found = []
+        for run, place in frame.layout(spread).representatives:
+            ahead = fragment.begins(run, "n")[1] + self.before
+            found.append((ahead // 2 if spread.halved else ahead) + place)
+        return found
+
+    def _width(self, fragment: Fragment) -> int:
+        """Numbers of one access: neighbours in a run, or in as many runs where each is one column of a step's."""
+        if fragment.axis == "m":
+            return min(_WIDEST, len(fragment.lines))
+        return min(_WIDEST, fragment.length // 2 if self.load.spread.halved else fragment.length)

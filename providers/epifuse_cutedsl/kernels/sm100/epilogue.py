@@ -95,7 +95,9 @@ class Reader:
             m = cutlass.select_(self.lane < self.piece.lanes, m, m_end)
         if axis == "n":
             return Fragment("n", (Run(0, self.piece.run, m, n, position=0, line=0),))
-        return Fragment("m", tuple(Run(i, 1, m, n + i, position=0, line=i) for i in range(self.piece.run)))
+        columns = range(self.piece.run)
+        runs = tuple(Run(i, 1, m, n + i, position=0, line=i) for i in columns)
+        return Fragment("m", runs, origin=(m, n), offsets=tuple((0, i) for i in columns))
 
 
 def rows_begin(epilogue: Any) -> int:
@@ -282,6 +284,7 @@ def run(tail: Tail, ring: Ring, schedule: Schedule, memory: Any, k_tiles: Any) -
     """All tiles. The four epilogue warps call it."""
     config = ring.config
     tail.declare()
+    cluster.wait_for_grids_before()
     when(k_tiles == Int32(0), lambda: clear(memory, SLOTS * config.slot_columns, tail.reader.warp))
     slot, parity, steps, index, turn = Int32(0), Int32(0), Int32(0), schedule.first, Int32(0)
     while index < schedule.tiles:

@@ -127,7 +127,6 @@ class Sm100Gemm:
         cluster.launch_dependents()
         self._meet()
         tcgen05.fence_after()
-        cluster.wait_for_grids_before()
         memory = shared.ld_shared(ring.allocated)[0]
         k_tiles = (k + (config.tile_k - 1)) // config.tile_k
 

@@ -10,7 +10,7 @@ import cutlass
 from cutlass import Int32, cute
 
 from epifuse_cutedsl.fuse.control import when
-from epifuse_cutedsl.kernels.ptx import mbarrier, tma
+from epifuse_cutedsl.kernels.ptx import cluster, mbarrier, tma
 from epifuse_cutedsl.kernels.sm100.ring import Ring
 from epifuse_cutedsl.kernels.sm100.schedule import Schedule
 from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES, OperandTile
@@ -44,14 +44,15 @@ class Source:
 def run(ring: Ring, schedule: Schedule, a: Source, b: Source, k_tiles: Any) -> None:
     """Load all K tiles of all of the CTA's tiles. One thread calls it.
 
-    Without K tiles there are no tensor maps.
+    What reads no global memory comes before the wait for the grids in front. Without K tiles there are no tensor maps.
     """
     config, ranks = ring.config, ring.ranks
     when(k_tiles > Int32(0), lambda: (tma.prefetch_tensormap(a.tensor_map), tma.prefetch_tensormap(b.tensor_map)))
     columns = ring.ranks.m % config.ctas * b.tile.extent  # where this CTA's half of the pair's columns begins
     stage, parity, index, turn = Int32(0), Int32(1), schedule.first, Int32(0)
+    batch, m, n = schedule.place(index)
+    cluster.wait_for_grids_before()
     while index < schedule.tiles:
-        batch, m, n = schedule.place(index)
         k = Int32(0)
         for _ in cutlass.range(k_tiles, unroll=1):
             mbarrier.wait_parity(ring.empty(stage), parity)
@@ -66,4 +67,5 @@ def run(ring: Ring, schedule: Schedule, a: Source, b: Source, k_tiles: Any) -> N
             k = k + config.tile_k
             stage, parity = ring.after(stage, parity)
         index = schedule.following(index, turn)
+        batch, m, n = schedule.place(index)
         turn = turn + 1

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from epifuse.dtypes import DType
+from epifuse.dtypes import TABLE, DType
 from epifuse.dtypes import find as find_dtype
 from epifuse.errors import EpifuseError, EpilogueSyntaxError, Place, SourceError, UnknownNameError
 from epifuse.fusion import vocabulary
@@ -272,9 +272,11 @@ def _resolve(reference: Reference, cell: int, function: FunctionType | None, vis
     for attribute in reference[1:]:
         if not isinstance(value, ModuleType) and value is not torch.Tensor:
             return _not_a_module(root, value)
-        value = getattr(value, attribute, MISSING)
+        owner, value = value, getattr(value, attribute, MISSING)
         if value is MISSING:
-            return Refused(f"'{'.'.join(reference)}' does not exist.", refuse.nearest(reference[-1]), UnknownNameError)
+            others = [dtype.name for dtype in TABLE] if owner is torch else []
+            nearest = refuse.nearest(reference[-1], others)
+            return Refused(f"'{'.'.join(reference)}' does not exist.", nearest, UnknownNameError)
     return classify(value, f"'{'.'.join(reference)}'", visit)
 
 

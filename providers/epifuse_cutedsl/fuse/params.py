@@ -80,10 +80,17 @@ def traits_of(bound: Bound, batches: int = 1) -> EpilogueTraits:
     for store in plan.stores:
         traits = bound.output_traits[store.destination]
         outputs[store.destination] = tensor_traits(*strides_of(traits, (True, True, True)), traits, store.route)
+    axis = _axis(plan, loads, outputs)
     for reduce in plan.reduces:
         traits = bound.output_traits[reduce.destination]
-        outputs[reduce.destination] = tensor_traits(*folded_strides(traits, reduce.axes, batches), traits)
-    return EpilogueTraits(tuple(loads), tuple(outputs), _axis(plan, loads, outputs))
+        outputs[reduce.destination] = _by_elements(tensor_traits(*folded_strides(traits, reduce.axes, batches), traits))
+    given = (load if load is None or load.unit == axis else _by_elements(load) for load in loads)
+    return EpilogueTraits(tuple(given), tuple(outputs), axis)
+
+
+def _by_elements(traits: TensorTraits) -> TensorTraits:
+    """The traits where no access is wider than an element: so that no kernel is compiled anew for another extent."""
+    return traits._replace(vector_bytes=traits.dtype.bytes)
 
 
 def tensor_traits(
@@ -96,6 +103,8 @@ def tensor_traits(
             unit = name
     if unit is None and strides[2] is not None and extents[2] == 1:
         unit = "n"
+    if unit is None and strides[2] is None and strides[1] is not None and extents[1] == 1:
+        unit = "m"
     size = traits.dtype.bytes
     common = traits.alignment_bytes
     for dim, name in enumerate("lmn"):

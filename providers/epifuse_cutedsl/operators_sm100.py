@@ -14,6 +14,7 @@ from epifuse.fusion.plan import EpiloguePlan
 from epifuse.metadata import Sm100DesignMetadata
 from epifuse.runtime.rounding import tf32_allowed
 from epifuse.runtime.tensormap import CODE
+from epifuse.status import Status
 from epifuse.target import ArchPortability, TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs import times_sm100
@@ -29,6 +30,7 @@ from epifuse_cutedsl.sm100_launch import Sm100Launch, axis_of, piece_of, product
 from epifuse_cutedsl.support import Ways, refusal
 
 _FIRST = "100a"
+_ONLY_TF32 = "The Blackwell kernel multiplies float32 in TF32, which torch's switch does not allow now"
 _WIDEST = KernelFacts(4 * WARP, 256, 4 * WARP, 100, run=RUNS[0], positions=1, lanes=1, kept_columns=256)
 """Of the tile with most columns; where runs lie along M, each warp keeps its own."""
 
@@ -51,6 +53,12 @@ class Sm100GemmOperator(GemmOperator):
     launch_class = Sm100Launch
 
     __slots__ = ()
+
+    def _supports_now(self, args: GemmArguments) -> Status:
+        product = product_of(args)
+        if product is not None and product.kind == "tf32" and not tf32_allowed():
+            return Status.fail(_ONLY_TF32)
+        return Status.success()
 
     @classmethod
     def _refusal(cls, args: GemmArguments, target: TargetSm | None) -> UnsupportedError | str | None:
@@ -206,7 +214,7 @@ def _operand_refusal(args: GemmArguments, target: TargetSm | None) -> str | None
     if product is None:
         return f"The Blackwell kernel does not multiply {names[0]} by {names[1]} into {names[2]}"
     if product.kind == "tf32" and not tf32_allowed():
-        return "The Blackwell kernel multiplies float32 in TF32, which torch's switch does not allow now"
+        return _ONLY_TF32
     if target is not None and target.portability is ArchPortability.Portable:
         return f"tcgen05 is no part of the portable sm_{target}: name sm_{target}a or sm_{target}f"
     if target is not None and not product.in_family and str(target) != _FIRST:

@@ -215,3 +215,27 @@ def test_an_operator_run_without_a_device_names_the_one_that_it_was_listed_for(t
 def test_a_target_without_its_suffix_is_told_of_it(portable, named):
     found = str(ops.explain(gemm(half(M, K), half(K, N), half(M, N)), target_sm=portable))
     assert (f"name {named}, which such a GPU is" in found) is (named is not None), found
+
+
+@pytest.fixture
+def precision():
+    """torch's switch, as it was afterwards."""
+    before = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(("target", "family"), [("80", "Sm80"), ("90a", "Sm90"), ("100a", "Sm100")])
+def test_an_operator_listed_while_tf32_was_allowed_asks_the_switch_again(precision, target, family):
+    D = torch.empty(64, 32)
+    args = gemm(torch.ones(64, 32), torch.ones(32, 32), D, text="def epi(accum): return accum + 1", D=D)
+    precision("high")
+    listed = [o for o in ops.get_operators(args, target_sm=target) if type(o).__name__.startswith(family)]
+    with ops.emulator.device(target):
+        in_tf32 = [o for o in listed if "tf32" in o.metadata.operator_name or family != "Sm80"]
+        assert in_tf32
+        assert all(o.supports(args, target) and o.supports(args) for o in in_tf32)
+        precision("highest")
+        for operator in in_tf32:
+            assert not operator.supports(args, target)
+            assert not operator.supports(args)

@@ -356,9 +356,7 @@ class GemmOperator(Operator):
     ) -> None:
         launch = args.memo.get(self)
         if launch is None or launch.artifact is not compiled_artifact:
-            if compiled_artifact.compiled_obj.kinds != self._kinds(args):
-                if _is_empty(args):
-                    return
+            if compiled_artifact.compiled_obj.kinds != self._kinds(args) and not _is_empty(args):
                 raise UnsupportedError(
                     "The artifact was compiled for operands of other kinds: dtypes, alignments or which strides are 1.",
                     advice="Compile it for these arguments, or pass none: the operator keeps one for each kind.",

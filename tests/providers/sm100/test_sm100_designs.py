@@ -87,7 +87,11 @@ def test_an_artifact_serves_problems_with_nothing_in_them(size):
         operator = blackwell(arguments())[0]
         artifact = operator.compile(arguments())
         args = arguments(*size)
-        args.outputs[0].fill_(7)
+        for output in args.outputs:
+            output.fill_(7)
         operator.run(args, artifact)
         assert len(device.reports) == (size[2] == 0)
-    assert args.outputs[0].eq(0).all()
+    found = dict(zip(args.bound.names.stores, args.outputs, strict=True))
+    assert found["D"].eq(0).all()
+    assert found["r"].eq(0).all()
+    assert found["x"].eq(0 if size[0] else -torch.inf).all()

@@ -62,7 +62,7 @@ class Sm90GemmOperator(GemmOperator):
     targets = (MADE_FOR["sm90"],)
     groups = (1, 8)
     products = tuple(KINDS)
-    main_codes = (*(CODE,) * (2 + MOST_MAPS), *"iiiiiiiiii")
+    main_codes = (*(CODE,) * (2 + MOST_MAPS), *"iiiiiiiiiii")
     """Struct codes of the tensor maps of A, B and the epilogue's boxes, and of ``kernels.sm90.kernel.NUMBERS``."""
     scratch_numbers = 4 * 128
     """A line for each of 4 warps, for a piece of 64 rows and up to 128 columns."""

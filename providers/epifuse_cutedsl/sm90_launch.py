@@ -11,16 +11,17 @@ from epifuse import emulator
 from epifuse.arguments import GemmArguments
 from epifuse.runtime import tensormap
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, Sm90Config
-from epifuse_cutedsl.configs.sm90_products import K_TILE_BYTES, KINDS
+from epifuse_cutedsl.configs.sm90_products import KINDS
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, maps_of
 from epifuse_cutedsl.tma_launch import TmaLaunch
-from epifuse_cutedsl.tma_operands import Route, TmaOperand, routes_of
+from epifuse_cutedsl.tma_operands import Route, routes_of
 
-_STAGGER = 7
+_STAGGER = 4
 """K tiles by which neighbouring tiles begin apart, where each tile of an operand beyond the cache is read once.
 
-In step, all SMs would ask memory for the same part of every row: 53 instead of 59 TFLOP/s at 16 x 8192 x 8192 on an
-H200. What the cache holds is faster in step: 240 instead of 208 at 64 x 4096 x 4096.
+In step, all SMs would ask memory for the same part of every row: 53 instead of 61 TFLOP/s at 16 x 8192 x 8192 on an
+H200 (4 and 16 do as well, 7 costs 2 %, 1 and 32 cost more). What the cache holds is faster in step: 240 instead of 208
+at 64 x 4096 x 4096.
 """
 _CACHE_BYTES = 50 << 20
 """The second-level cache of an H200."""
@@ -38,17 +39,14 @@ class Sm90Launch(TmaLaunch):
         a, b = (route.operand for route in routes(args))
         maps = [bytes(tensormap.BYTES)] * (2 + MOST_MAPS)
         if total and k:
-            boxes = (
-                _box(a, config.tile_m, config.tile_k, config.cluster_n),
-                _box(b, config.tile_n, config.tile_k, config.cluster),
-            )
-            maps[:2] = self._operand_maps(args, routes(args), boxes)
+            tiles_of_k = config.operand_tiles(a.major == "k", b.major == "k")
+            maps[:2] = self._operand_maps(args, routes(args), [tile.copy_box for tile in tiles_of_k])
         if total:
             others = maps_of(self._bound, self._compiled.kinds.boxes)
             maps[2 : 2 + len(others)] = [tensormap.encode(each, args.A.device) for each in others]
         main = [*maps, m, n, k, batches, int(a.batched), int(b.batched), *tiles, group]
         streams = min(tiles) == 1 and max(m, n) * k * args.A.traits.dtype.bytes > _CACHE_BYTES
-        main.append(_STAGGER if streams else 0)
+        main += [_STAGGER if streams else 0, (1 if m > n else 2) if streams else 0]
         pieces = [-(-m // BLOCK_M), -(-n // config.epilogue_n)]
         clusters = min(total, max(1, _sm_count(args.A.device) // config.ctas))
         return (clusters * config.ctas, 1, 1), main, pieces
@@ -58,10 +56,6 @@ def routes(args: GemmArguments) -> tuple[Route, Route]:
     """How A and B of arguments that the operator supports reach the kernel."""
     kind = KINDS[args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name]
     return routes_of(args, kind.majors, rounded=kind.rounded)
-
-
-def _box(operand: TmaOperand, extent: int, tile_k: int, parts: int) -> tuple[int, int, int]:
-    return (K_TILE_BYTES // operand.traits.dtype.bytes, (extent if operand.major == "k" else tile_k) // parts, 1)
 
 
 def _sm_count(device: torch.device) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import math
 from typing import Any, NamedTuple
 
 from epifuse.arguments import GemmArguments
@@ -26,9 +27,11 @@ _LANES = 128.0
 """Operations of float32 that an SM issues in a clock."""
 _SPECIAL_OPERATIONS = 8.0
 """What a special function (exponential, reciprocal) takes beside an addition."""
-_SM_BYTES_PER_CLOCK = 32.0
+_SM_BYTES_PER_CLOCK = 20.0
 """What one SM moves of an epilogue's full tensors, and of other CTAs' accumulators."""
 _ACCUMULATOR_BYTES = 4
+_THROTTLED = 8.0
+"""Exponent with which the SMs' time and that which power allows add up."""
 MEASURED_OPERATIONS = 3.0
 MEASURED_BYTES = 2.0
 """An element's operations and bytes in the epilogue with which all tables were measured: bias and relu, 16 bits out."""
@@ -197,13 +200,15 @@ class Copies(NamedTuple):
 class Traffic(NamedTuple):
     """How memory slows a persistent kernel down: ``terabytes_per_second`` it gets, the exponent with which its time and
     the SMs' add up (1: one after the other; large: side by side), what a byte that is read again counts beside one that
-    is read once; how fast copies from the cache are, where that is known; and a launch."""
+    is read once; how fast copies from the cache are, where that is known; a launch; and how many operations of 16-bit
+    products, those beyond the problem's edges too, the chip's power allows in a microsecond for long."""
 
     terabytes_per_second: float
     exponent: float
     again: float = 1.0
     copies: Copies | None = None
     launch_us: float = LAUNCH_US
+    sustained_per_us: float = math.inf
 
 
 class Persistent(NamedTuple):
@@ -244,8 +249,20 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
     again = work.batches * _refetched_bytes(work, how, min(tiles, slots), target.cc)
     moved = work.memory_bytes + how.traffic.again * again
     memory = moved / (how.traffic.terabytes_per_second * 1e6)
-    p = how.traffic.exponent
-    return float((busy**p + memory**p) ** (1 / p)) + how.traffic.launch_us
+    return _beside(how.traffic.exponent, _beside(_THROTTLED, busy, _sustained_us(work, how, tiles)), memory) + (
+        how.traffic.launch_us
+    )
+
+
+def _beside(exponent: float, *us: float) -> float:
+    """Times that add up with an exponent (1: one after the other; large: side by side)."""
+    return float(sum(each**exponent for each in us) ** (1 / exponent))
+
+
+def _sustained_us(work: Work, how: Persistent, tiles: int) -> float:
+    """What the products of all tiles take where power is what limits them."""
+    operations = 2.0 * tiles * how.tile_m * how.tile_n * how.cluster_m * how.cluster_n * work.k
+    return operations * work.element_bytes / (2 * how.traffic.sustained_per_us)
 
 
 def _step_us(work: Work, how: Persistent, clusters: int) -> float:

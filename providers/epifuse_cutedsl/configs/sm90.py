@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from epifuse_cutedsl.configs.sm90_products import KINDS, Part, ProductKind, part_of
 from epifuse_cutedsl.fuse.facts import NUMBER_BYTES
+from epifuse_cutedsl.tile.operand import OperandTile
 from epifuse_cutedsl.tile.smem import align, limit_bytes
 from epifuse_cutedsl.tile.stage import StageShape, run_that_fits
 
@@ -150,6 +151,12 @@ class Sm90Config(NamedTuple):
     def stage_bytes(self) -> int:
         """Shared memory of one stage of the ring."""
         return self.a_bytes + self.b_bytes
+
+    def operand_tiles(self, a_k_major: bool, b_k_major: bool) -> tuple[OperandTile, OperandTile]:
+        """How the K tiles of A and B lie in a stage."""
+        size, k_bytes = self.element_bytes, self.tile_k * self.element_bytes
+        a = OperandTile(self.tile_m, size, a_k_major, self.cluster_n, k_bytes)
+        return a, OperandTile(self.tile_n, size, b_k_major, self.cluster, k_bytes)
 
     def stage_shape(self, axis: str, run: int) -> StageShape:
         """How an epilogue tile goes through shared memory for an epilogue that asks for runs of ``run``."""

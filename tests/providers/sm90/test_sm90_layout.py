@@ -15,7 +15,7 @@ pytest.importorskip("cutlass")
 
 from epifuse_cutedsl.configs.sm90 import configurations
 from epifuse_cutedsl.kernels.ptx import wgmma
-from epifuse_cutedsl.kernels.sm90.ring import BOX, OperandTile
+from epifuse_cutedsl.tile.operand import ATOM_BYTES, OperandTile
 from epifuse_cutedsl.tile.smem import limit_bytes
 
 
@@ -26,8 +26,8 @@ def swizzled(address):
 def copied_to(tile, position, k):
     """Where a tensor copy puts element (position, k): rows of 128 bytes, one box behind the other."""
     if tile.k_major:
-        return k // BOX * tile.box_bytes + swizzled(position * 128 + k % BOX * 2)
-    return swizzled(position // BOX * tile.box_bytes + k * 128 + position % BOX * 2)
+        return k // tile.row_elements * tile.box_bytes + swizzled(position * 128 + k % tile.row_elements * 2)
+    return swizzled(position // tile.row_elements * tile.box_bytes + k * 128 + position % tile.row_elements * 2)
 
 
 def read_by(tile, bits, position, k):
@@ -38,26 +38,31 @@ def read_by(tile, bits, position, k):
     return swizzled(start + position % 64 * 2 + position // 64 * leading + k % 8 * 128 + k // 8 * stride)
 
 
+def descriptor_of(tile):
+    """The matrix descriptor without its address."""
+    return wgmma.descriptor(tile.leading_bytes, ATOM_BYTES)
+
+
 @pytest.mark.parametrize("k_major", [True, False])
 @pytest.mark.parametrize(("extent", "tile_k"), [(64, 64), (64, 128), (64, 256), (128, 64), (192, 64), (256, 128)])
 def test_wgmma_reads_what_tensor_copies_wrote(extent, tile_k, k_major):
-    tile = OperandTile(extent, tile_k, 2, k_major)
+    tile = OperandTile(extent, 2, k_major, k_bytes=2 * tile_k)
     base = 3 * 1024 * 64
     for step, (position, k) in itertools.product(range(tile_k // 16), itertools.product(range(extent), range(16))):
-        bits = wgmma.moved(tile.descriptor + (base >> 4), tile.step_bytes(step))
+        bits = wgmma.moved(descriptor_of(tile) + (base >> 4), tile.step_bytes(step))
         assert read_by(tile, bits, position, k) - base == copied_to(tile, position, 16 * step + k)
 
 
 @pytest.mark.parametrize("k_major", [True, False])
 def test_blocks_of_64_rows_begin_where_they_are_said_to(k_major):
-    tile = OperandTile(256, 64, 2, k_major)
+    tile = OperandTile(256, 2, k_major)
     for block, row, k in itertools.product(range(4), range(64), range(16)):
-        bits = wgmma.moved(tile.descriptor, tile.position_bytes(64 * block))
+        bits = wgmma.moved(descriptor_of(tile), tile.position_bytes(64 * block))
         assert read_by(tile, bits, row, k) == copied_to(tile, 64 * block + row, k)
 
 
 def test_a_descriptor_says_128_byte_swizzle_and_no_base_offset():
-    bits = OperandTile(128, 64, 2, True).descriptor
+    bits = descriptor_of(OperandTile(128, 2, True))
     assert bits >> 62 == 1
     assert bits >> 49 & 7 == 0
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cutlass import Int64
+
 from epifuse_cutedsl.kernels.ptx.asm import braced, emit
 
 
@@ -23,25 +25,36 @@ def load(
     *,
     ranks: Any = None,
     pair: bool = False,
+    policy: Any = None,
 ) -> None:
     """Copy the box at ``coordinates`` (Int32, innermost dimension first) to the shared address ``target``.
 
     The mbarrier counts its bytes when they have come. What lies outside of the tensor becomes zero and counts too.
     With several ``ctas``, the box goes to the same address in each of the cluster's CTAs of ranks below that number, or
     in each of those in the mask ``ranks`` (Int32); and each one's mbarrier counts. ``pair``: the mbarrier may be that
-    of the other CTA of a pair (``.cta_group::2``), and of each pair's CTAs the one of that parity counts.
+    of the other CTA of a pair (``.cta_group::2``), and of each pair's CTAs the one of that parity counts. ``policy``:
+    how long the second-level cache keeps what is read (of ``eviction``).
     """
     rank = len(coordinates)
     several = ctas > 1 or ranks is not None
     to = (".multicast::cluster" if several else "") + (".cta_group::2" if pair else "")
+    to += ".L2::cache_hint" if policy is not None else ""
+    operands = [target, tensor_map, barrier, *coordinates, *(() if ranks is None else (ranks,))]
+    hint = "" if policy is None else f", {{$r{len(operands)}}}"
     text = (
         f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{to} "
-        f"[{{$r0}}], [{{$r1}}, {braced('r', rank, 3)}], [{{$r2}}]{', ranks' if several else ''};"
+        f"[{{$r0}}], [{{$r1}}, {braced('r', rank, 3)}], [{{$r2}}]{', ranks' if several else ''}{hint};"
     )
     if several:
         made = f"mov.b16 ranks, {(1 << ctas) - 1};" if ranks is None else f"cvt.u16.u32 ranks, {{$r{3 + rank}}};"
         text = f"{{\n.reg .b16 ranks;\n{made}\n{text}\n}}"
-    emit(text, (), [target, tensor_map, barrier, *coordinates, *(() if ranks is None else (ranks,))])
+    emit(text, (), [*operands, *(() if policy is None else (policy,))])
+
+
+def eviction(priority: str) -> Any:
+    """A policy (Int64) of the second-level cache: ``evict_first``, ``evict_normal`` or ``evict_last`` (PTX ISA,
+    "createpolicy")."""
+    return emit(f"createpolicy.fractional.L2::{priority}.b64 {{$w0}}, 1.0;", [Int64])[0]
 
 
 def store(tensor_map: Any, coordinates: Sequence[Any], source: Any) -> None:

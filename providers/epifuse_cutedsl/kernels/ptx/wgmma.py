@@ -17,9 +17,6 @@ from epifuse_cutedsl.configs.sm90_products import ProductKind
 from epifuse_cutedsl.kernels.ptx.asm import emit
 
 INSTRUCTION_M = 64
-SWIZZLE_128B_BYTES = 128
-ATOM_ROWS = 8
-"""Rows of one swizzle atom of 128 bytes each."""
 _ADDRESS_MASK = 0x3FFFF
 _SWIZZLE_128B = 1
 """In bits 62 and 63 of a matrix descriptor."""

@@ -15,7 +15,8 @@ from epifuse_cutedsl.configs.sm90_products import Part, ProductKind
 from epifuse_cutedsl.kernels.ptx import alu, mbarrier, wgmma
 from epifuse_cutedsl.kernels.ptx.asm import emit
 from epifuse_cutedsl.kernels.sm80.stage import Placed
-from epifuse_cutedsl.kernels.sm90.ring import OperandTile, Ring
+from epifuse_cutedsl.kernels.sm90.ring import Ring
+from epifuse_cutedsl.tile.operand import ATOM_BYTES, OperandTile
 
 _FIRST_TURN_BARRIER = 1 + CONSUMERS
 """Number of the first consumer's named barrier; those before are of the epilogues."""
@@ -78,7 +79,7 @@ class Product:
     @property
     def steps(self) -> int:
         """Instructions of a block in one K tile."""
-        return self.a.tile_k // self.kind.instruction_k
+        return self.a.steps
 
     @property
     def parts(self) -> tuple[tuple[int, int, int], ...]:
@@ -135,8 +136,8 @@ class Product:
         self, accumulators: list[Any], a_address: Any, b_address: Any, step: int, place: tuple[int, int], add: bool
     ) -> list[Any]:
         block, first = place
-        a = wgmma.at(self.a.descriptor, a_address)
-        b = wgmma.at(self.b.descriptor, b_address)
+        a = wgmma.at(wgmma.descriptor(self.a.leading_bytes, ATOM_BYTES), a_address)
+        b = wgmma.at(wgmma.descriptor(self.b.leading_bytes, ATOM_BYTES), b_address)
         return wgmma.mma_async(
             self.kind,
             self.part.n if self.part else self.n,

@@ -18,7 +18,7 @@ from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.fuse.fragment import Extents
 from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, tma, wgmma
 from epifuse_cutedsl.kernels.sm90 import consumer, direct, epilogue, producer
-from epifuse_cutedsl.kernels.sm90.ring import OperandTile, Ring
+from epifuse_cutedsl.kernels.sm90.ring import Ring
 from epifuse_cutedsl.kernels.sm90.schedule import Schedule
 from epifuse_cutedsl.kernels.sm90.split import Split
 from epifuse_cutedsl.tile.smem import ALIGNMENT_BYTES
@@ -37,11 +37,13 @@ NUMBERS: tuple[tuple[str, str], ...] = (
     ("tiles_n", "i32"),
     ("group", "i32"),
     ("stagger", "i32"),
+    ("streamed", "i32"),
 )
 """Names and types of the main loop's numbers, in order, behind the tensor maps; the epilogue's follow.
 
 ``a_batched`` is 0 where one matrix serves all batches, else 1. ``stagger``: so many K tiles further on begins each tile
-than the one before.
+than the one before. ``streamed``: 1 where A is read once and is larger than the second-level cache, 2 where B is: the
+cache had better keep the other one.
 """
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
 """Registers a thread after their redistribution; 128 (40 + 2 * 232) are at most the SM's 65536."""
@@ -54,8 +56,7 @@ class Sm90Gemm:
         self, config: Sm90Config, kind: ProductKind, a_major: str, b_major: str, empty: bool, epilogue: Any
     ) -> None:
         self.config, self.epilogue = config, epilogue
-        self.a = OperandTile(config.tile_m, config.tile_k, config.element_bytes, a_major == "k", config.cluster_n)
-        self.b = OperandTile(config.tile_n, config.tile_k, config.element_bytes, b_major == "k", config.cluster)
+        self.a, self.b = config.operand_tiles(a_major == "k", b_major == "k")
         self.product = consumer.Product(self.a, self.b, kind, config.blocks, config.columns, config.part, empty)
         self.stage = config.stage_shape(epilogue.axis, epilogue.run)
 
@@ -98,7 +99,7 @@ class Sm90Gemm:
         numbers: list,
     ) -> None:
         """The kernel's body: the warpgroups part."""
-        m, n, k, batches, a_batched, b_batched, tiles_m, tiles_n, group, stagger = numbers[: len(NUMBERS)]
+        m, n, k, batches, a_batched, b_batched, tiles_m, tiles_n, group, stagger, streamed = numbers[: len(NUMBERS)]
         config = self.config
         thread = arch.thread_idx()[0]
         warpgroup = arch.make_warp_uniform(thread // WARPGROUP)
@@ -123,7 +124,6 @@ class Sm90Gemm:
         producing = (thread == CONSUMERS * WARPGROUP) & (k > Int32(0))  # K = 0: there are no tensor maps
         when(producing, lambda: [tma.prefetch_tensormap(each) for each in used])
         self._meet()
-        cluster.wait_for_grids_before()
         k_tiles = (k + (config.tile_k - 1)) // config.tile_k
         first_k_tile = k_tiles * share // config.split
         k_tiles = k_tiles * (share + 1) // config.split - first_k_tile
@@ -137,7 +137,7 @@ class Sm90Gemm:
             a = producer.Source(map_a.get_ptr().toint(), self.a, a_batched, rank[1], beside)
             b = producer.Source(map_b.get_ptr().toint(), self.b, b_batched, rank[0], below)
             loads = (thread == CONSUMERS * WARPGROUP) & (k_tiles > Int32(0))
-            when(loads, lambda: producer.run(ring, schedule, a, b, first_k_tile, k_tiles, stagger))
+            when(loads, lambda: producer.run(ring, schedule, a, b, first_k_tile, k_tiles, stagger, streamed))
 
         def consume() -> None:
             wgmma.setmaxnreg(CONSUMER_REGISTERS, increase=True)
@@ -227,8 +227,9 @@ def _consume(
     row_bytes = row // 64 * product.a.position_bytes(64)
     places = (row_bytes, column // 64 * product.b.position_bytes(64))
     lane = thread & 31
+    batch, m, n = schedule.place(first)
+    cluster.wait_for_grids_before()
     for index in cutlass.range(first, schedule.tiles, step, unroll=1):
-        batch, m, n = schedule.place(index)
         pieces = tail.tiles(batch, m + row, n + column, thread)
         if cutlass.const_expr(config.split > 1):
             when(split.rank == 0, lambda pieces=pieces: tail.start(pieces))
@@ -249,6 +250,7 @@ def _consume(
         else:
             tail.run(product, accumulators, pieces, begun[0], turn)
         turn = turn + 1
+        batch, m, n = schedule.place(index + step)
     tail.finish()
 
 

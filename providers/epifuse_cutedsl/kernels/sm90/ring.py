@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ring of stages between the producer and the consumers, and how the tiles of A and B lie in a stage.
+"""The ring of stages between the producer and the consumers.
 
 A stage has two mbarriers: *full* (one arrival of the producer, and the bytes of the copies) and *empty* (one arrival
 of each warp that has read it). Everything lies on 1024 bytes, as the 128-byte swizzle wants it.
@@ -11,79 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Int32
 
 from epifuse_cutedsl.configs.sm90 import Sm90Config
-from epifuse_cutedsl.configs.sm90_products import INSTRUCTION_K_BYTES, K_TILE_BYTES
-from epifuse_cutedsl.kernels.ptx import mbarrier, wgmma
-
-BOX = K_TILE_BYTES // 2
-"""Elements of 16 bits in a row of a box: what the swizzle spans. Those of 8 bits are K-major, in a single box."""
-_ATOM_BYTES = wgmma.ATOM_ROWS * wgmma.SWIZZLE_128B_BYTES
-_STEP = INSTRUCTION_K_BYTES // 2
+from epifuse_cutedsl.kernels.ptx import mbarrier
+from epifuse_cutedsl.kernels.ring import StageRing
 
 
 @dataclass(frozen=True)
-class OperandTile:
-    """A K tile of A or B, ``extent`` along M or N, in shared memory.
-
-    K-major: boxes beside one another along K, with rows of 128 bytes. MN-major (16 bits): boxes of 64 positions of M or
-    N with rows of K.
-    """
-
-    extent: int
-    tile_k: int
-    element_bytes: int
-    k_major: bool
-    parts: int = 1
-    """CTAs that share the tile: each loads that part of every box's rows, for all."""
-
-    @property
-    def box_rows(self) -> int:
-        """Rows of a box."""
-        return self.extent if self.k_major else self.tile_k
-
-    @property
-    def part_rows(self) -> int:
-        """Rows of a box that one copy brings."""
-        return self.box_rows // self.parts
-
-    @property
-    def box_bytes(self) -> int:
-        """Bytes of a box."""
-        return self.box_rows * wgmma.SWIZZLE_128B_BYTES
-
-    @property
-    def boxes(self) -> int:
-        """Boxes of a K tile."""
-        return self.tile_k * self.element_bytes // K_TILE_BYTES if self.k_major else self.extent // BOX
-
-    @property
-    def descriptor(self) -> int:
-        """The matrix descriptor without its address."""
-        return wgmma.descriptor(0 if self.k_major else self.box_bytes, _ATOM_BYTES)
-
-    def step_bytes(self, step: int) -> int:
-        """Where the positions of K of instruction number ``step`` begin."""
-        if not self.k_major:
-            return step * _STEP * wgmma.SWIZZLE_128B_BYTES
-        box, place = divmod(step * INSTRUCTION_K_BYTES, K_TILE_BYTES)
-        return box * self.box_bytes + place
-
-    def place(self, box: int, origin: Any, k: Any) -> list[Any]:
-        """Where a box begins in the operand, innermost first: ``origin`` along M or N, ``k`` along K."""
-        if self.k_major:
-            return [k + box * (K_TILE_BYTES // self.element_bytes), origin]
-        return [origin + box * BOX, k]
-
-    def position_bytes(self, position: int) -> int:
-        """Where position ``position`` of M or N (a multiple of 8; of 64 in an MN-major tile) begins."""
-        assert position % (wgmma.ATOM_ROWS if self.k_major else BOX) == 0
-        return position * wgmma.SWIZZLE_128B_BYTES if self.k_major else position // BOX * self.box_bytes
-
-
-@dataclass(frozen=True)
-class Ring:
+class Ring(StageRing):
     """Where stages and mbarriers lie; ``base`` and ``barriers`` are shared addresses (Int32)."""
 
     config: Sm90Config
@@ -113,18 +48,6 @@ class Ring:
         other = (rank_n + 1 + number - below) % beside
         return cutlass.select_(number < below, rank_n * below + number, other * below + rank_m)
 
-    def address(self, stage: Any) -> Any:
-        """Where A's tile of a stage lies; B's follows it."""
-        return self.base + stage * self.config.stage_bytes
-
-    def full(self, stage: Any) -> Any:
-        """The mbarrier that completes when a stage's bytes have come."""
-        return self.barriers + stage * mbarrier.BYTES
-
-    def empty(self, stage: Any) -> Any:
-        """The mbarrier that completes when a stage has been read."""
-        return self.barriers + (stage + self.config.stages) * mbarrier.BYTES
-
     @staticmethod
     def barriers_bytes(config: Sm90Config) -> int:
         """What the mbarriers take."""
@@ -132,15 +55,8 @@ class Ring:
 
     def make_barriers(self, readers: int) -> None:
         """Initialize all mbarriers; ``readers`` warps read a stage. One thread calls it."""
-        for stage in range(self.config.stages):
-            mbarrier.init(self.full(stage), 1)
-            mbarrier.init(self.empty(stage), readers)
+        self.init_stages(readers)
         mbarrier.fence_init()
-
-    def after(self, stage: Any, parity: Any) -> tuple[Any, Any]:
-        """The next stage, and the parity of its phase."""
-        last = stage == self.config.stages - 1
-        return cutlass.select_(last, Int32(0), stage + 1), cutlass.select_(last, parity ^ 1, parity)
 
     def skip(self, stage: Any, parity: Any, count: Any) -> tuple[Any, Any]:
         """The stage and parity ``count`` stages on."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tiles a CTA takes: every ``step``-th from its own number on, in the order that all kernels share."""
+"""Which tiles a CTA takes: every ``step``-th from its own number on, in the order that all kernels share; every other
+group of rows goes through the columns backwards."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Schedule:
 
     def place(self, index: Any) -> tuple[Any, Any, Any]:
         """Batch, and where tile ``index`` begins along M and N."""
-        batch, tile_m, tile_n = place_of(index, self.tiles_m, self.tiles_n, self.group)
+        batch, tile_m, tile_n = place_of(index, self.tiles_m, self.tiles_n, self.group, turns=True)
         config, (rank_m, rank_n) = self.config, self.rank
         m, n = tile_m * config.cluster + rank_m, tile_n * config.cluster_n + rank_n
         return batch, m * config.tile_m, n * config.tile_n

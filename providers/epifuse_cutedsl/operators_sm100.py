@@ -10,7 +10,7 @@ from epifuse import dtypes
 from epifuse.arguments import GemmArguments
 from epifuse.dtypes import DType
 from epifuse.errors import UnsupportedError
-from epifuse.fusion.plan import EpiloguePlan
+from epifuse.fusion.plan import EpiloguePlan, Transport
 from epifuse.metadata import Sm100DesignMetadata
 from epifuse.runtime.rounding import tf32_allowed
 from epifuse.runtime.tensormap import CODE
@@ -18,11 +18,11 @@ from epifuse.status import Status
 from epifuse.target import ArchPortability, TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs import times_sm100
-from epifuse_cutedsl.configs.sm100 import EPILOGUE_WARPS, RUNS, WARP, Sm100Config, Tails, configurations
+from epifuse_cutedsl.configs.sm100 import COLUMN_RUN, RUNS, WARP, Sm100Config, Tails, configurations
 from epifuse_cutedsl.configs.sm100_products import PRODUCTS
 from epifuse_cutedsl.fuse import workspace as reductions
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
-from epifuse_cutedsl.fuse.facts import KernelFacts, kept_bytes
+from epifuse_cutedsl.fuse.facts import KernelFacts, kept_rows
 from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, folds_batches, target_of
 from epifuse_cutedsl.provider import MADE_FOR, CuTeDSLProvider
 from epifuse_cutedsl.run_workspace import Copies
@@ -32,7 +32,7 @@ from epifuse_cutedsl.support import Ways, refusal
 _FIRST = "100a"
 _ONLY_TF32 = "The Blackwell kernel multiplies float32 in TF32, which torch's switch does not allow now"
 _WIDEST = KernelFacts(4 * WARP, 256, 4 * WARP, 100, run=RUNS[0], positions=1, lanes=1, kept_columns=256)
-"""Of the tile with most columns; where runs lie along M, each warp keeps its own."""
+"""Of the tile with most columns; they tell which row vectors are kept."""
 
 
 @CuTeDSLProvider.register
@@ -70,12 +70,15 @@ class Sm100GemmOperator(GemmOperator):
         size = dtypes.of(product[0]).bytes
         if args is None:
             return configurations(cc, size, True, True)
-        return configurations(cc, size, *_majors(args), cls.scratch_bytes(args), cls.tails(args))
+        found = configurations(cc, size, *_majors(args), cls.scratch_bytes(args), cls.tails(args))
+        if not _must_copy(args):
+            return found
+        return [config for config in found if cls._copies_all(config, args)]
 
     @classmethod
     def _plain_configurations(cls, product: Product, out: DType, cc: int) -> Iterable[Sm100Config]:
         columns = _columns([out])
-        tails = _tails(Boxes(outputs=(Box(out.bytes, WARP, columns, batched=False),)), columns, reduces=False)
+        tails = _tails(Boxes(outputs=(Box(out.bytes, WARP, columns, batched=False),)), columns, "n", reduces=False)
         majors = [(True, b == "k") for b in PRODUCTS[product].majors]
         size = dtypes.of(product[0]).bytes
         return [config for each in majors for config in configurations(cc, size, *each, 0, tails)]
@@ -87,35 +90,52 @@ class Sm100GemmOperator(GemmOperator):
         tail = cls.tails(args).of(config)
         if config.tail != tail:
             return f"The operator's epilogue goes as {config.tail}, these arguments' as {tail}"
+        if _must_copy(args) and not cls._copies_all(config, args):
+            return f"Tensor copies do not move steps of this tile: {config}"
         return None
 
     @classmethod
+    def _copies_all(cls, config: Sm100Config, args: GemmArguments) -> bool:
+        """Whether all that the user wants to be moved by tensor copies has boxes."""
+        loads = [load.route for load in args.plan.loads if load.operand >= 0]
+        boxes = cls._boxes_with(config, args)
+        stored = [(store.route, boxes.outputs and boxes.outputs[store.destination]) for store in args.plan.stores]
+        loaded = zip(loads, boxes.loads or (None,) * len(loads), strict=True)
+        return all(box for route, box in (*stored, *loaded) if route and route.via is Transport.TMA)
+
+    @classmethod
     def _boxes(cls, args: GemmArguments) -> Boxes:
-        """Those of the longest steps; none at all where runs lie along M."""
+        """Those of the longest steps."""
         found = args.memo.get(cls)
         if found is None:
-            columns = _columns(_full_dtypes(args.plan))
-            found = boxes_of(args.bound, WARP, columns) if axis_of(args) == "n" else Boxes()
-            args.memo[cls] = found
+            axis = axis_of(args)
+            found = args.memo[cls] = boxes_of(args.bound, WARP, _longest(_columns(_full_dtypes(args.plan)), axis), axis)
         return cast("Boxes", found)
 
     def _own_boxes(self, args: GemmArguments) -> Boxes:
-        if not self.config.tail.bytes:
+        return self._boxes_with(self.config, args)
+
+    @classmethod
+    def _boxes_with(cls, config: Sm100Config, args: GemmArguments) -> Boxes:
+        """Those of a configuration's steps."""
+        if not config.tail.bytes:
             return Boxes()
-        piece = self.config.piece("n", bool(args.plan.reduces))
-        return self._boxes(args).narrowed(self.config.tail.columns // piece.run, WARP // piece.lanes)
+        axis = axis_of(args)
+        piece = config.piece(axis, bool(args.plan.reduces))
+        return cls._boxes(args).narrowed(_longest(config.tail.columns, axis) // piece.run, WARP // piece.lanes)
 
     @classmethod
     def tails(cls, args: GemmArguments) -> Tails:
         """How the arguments' epilogue goes."""
-        return _tails(cls._boxes(args), _columns(_full_dtypes(args.plan)), reduces=bool(args.plan.reduces))
+        columns = _columns(_full_dtypes(args.plan))
+        found = _tails(cls._boxes(args), columns, axis_of(args), reduces=bool(args.plan.reduces))
+        return found._replace(rows=kept_rows(args.plan, _WIDEST))
 
     @classmethod
     def scratch_bytes(cls, args: GemmArguments) -> int:
-        """Shared memory that the reductions and row vectors of all pieces of a tile need at most."""
+        """Shared memory that the reductions of all pieces of a tile need at most."""
         results = sum(not (reduce.axes[1] and reduce.axes[2]) for reduce in args.plan.reduces)
-        reduced = cls.scratch_numbers * reductions.PARTIAL_BYTES * (1 + results) if args.plan.reduces else 0
-        return reduced + kept_bytes(args.plan, _WIDEST) * (EPILOGUE_WARPS if axis_of(args) == "m" else 1)
+        return cls.scratch_numbers * reductions.PARTIAL_BYTES * (1 + results) if args.plan.reduces else 0
 
     @classmethod
     def _smem_bytes(cls, config: Sm100Config, args: GemmArguments) -> int:
@@ -184,6 +204,11 @@ class Sm100GemmOperator(GemmOperator):
         return reductions.workspace_bytes(args.plan, folds_batches(args), tile, tiles, batches)
 
 
+def _must_copy(args: GemmArguments) -> bool:
+    """Whether the user wants a tensor to be moved by tensor copies."""
+    return any(each.route and each.route.via is Transport.TMA for each in (*args.plan.loads, *args.plan.stores))
+
+
 def _full_dtypes(plan: EpiloguePlan) -> list[DType]:
     """The dtypes of an epilogue's full tensors."""
     loads = [load.dtype for load in plan.loads if load.operand >= 0 and load.broadcast.m and load.broadcast.n]
@@ -195,10 +220,16 @@ def _columns(full: Iterable[DType]) -> int:
     return 64 if max((dtype.bytes for dtype in full), default=4) <= 2 else 32
 
 
-def _tails(boxes: Boxes, columns: int, *, reduces: bool) -> Tails:
-    """How an epilogue goes with these boxes for steps of ``columns``."""
-    sizes = (boxes.narrowed(columns // run).piece_bytes if run <= columns else 0 for run in RUNS)
-    return Tails(columns, reduces, tuple(sizes))
+def _longest(columns: int, axis: str) -> int:
+    """Columns of a step at most, where full tensors let it have ``columns``."""
+    return columns if axis == "n" else min(columns, COLUMN_RUN)
+
+
+def _tails(boxes: Boxes, columns: int, axis: str, *, reduces: bool) -> Tails:
+    """How an epilogue goes with these boxes of the longest steps."""
+    longest = _longest(columns, axis)
+    sizes = (boxes.narrowed(longest // run).piece_bytes if run <= longest else 0 for run in RUNS)
+    return Tails(columns, reduces, tuple(sizes), axis)
 
 
 def _majors(args: GemmArguments) -> tuple[bool, bool]:

@@ -7,6 +7,7 @@ import functools
 from typing import NamedTuple
 
 from epifuse_cutedsl.fuse.boxes import PIECE_BUFFERS
+from epifuse_cutedsl.fuse.facts import NUMBER_BYTES, KernelFacts, kept_numbers
 from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES, OperandTile
 from epifuse_cutedsl.tile.smem import align, limit_bytes
 
@@ -22,6 +23,8 @@ TENSOR_MEMORY_COLUMNS, LEAST_COLUMNS = 512, 32
 BARRIERS_BYTES = 1024
 RUNS = (64, 32, 16)
 """Columns that a thread may read of tensor memory in one step."""
+COLUMN_RUN = 32
+"""The same where runs lie along M."""
 _MOST_STAGES = 16
 _LEAST_STAGES = 3
 
@@ -59,29 +62,38 @@ class Piece(NamedTuple):
 
 class Tail(NamedTuple):
     """How a configuration's epilogue goes: the most columns of a step; shared memory of one warp's full operands, and
-    of its outputs in their place, in a step, as far as they move by tensor copies."""
+    of its outputs in their place, in a step, as far as they move by tensor copies; that of all row vectors that are
+    kept for a tile."""
 
     columns: int = 32
     piece_bytes: int = 0
+    row_bytes: int = 0
 
     @property
     def bytes(self) -> int:
-        """Shared memory of all warps and buffers."""
+        """Shared memory of all warps' buffers."""
         return EPILOGUE_WARPS * PIECE_BUFFERS * self.piece_bytes
 
 
 class Tails(NamedTuple):
-    """How an epilogue may go: the most columns of a step, whether it has reductions, and what ``Tail`` says of
-    ``piece_bytes``, for steps of each number of columns in ``RUNS``."""
+    """How an epilogue may go: the most columns of a step, whether it has reductions, what ``Tail`` says of
+    ``piece_bytes``, for steps of each number of columns in ``RUNS``, along which axis its runs lie, and how many row
+    vectors are kept."""
 
     columns: int = 32
     reduces: bool = False
     piece_bytes: tuple[int, ...] = (0,) * len(RUNS)
+    axis: str = "n"
+    rows: int = 0
 
     def of(self, config: Sm100Config) -> Tail:
         """How it goes with a configuration."""
-        run = config._replace(tail=Tail(self.columns)).piece("n", self.reduces).run
-        return Tail(self.columns, self.piece_bytes[RUNS.index(run)])
+        piece = config._replace(tail=Tail(self.columns)).piece(self.axis, self.reduces)
+        facts = KernelFacts(piece.rows, piece.columns, WARP * piece.warps, 0, 1, 1, 1, kept_columns=piece.columns)
+        row_bytes = self.rows * kept_numbers(facts) * NUMBER_BYTES * (EPILOGUE_WARPS // piece.warps)
+        if self.axis == "m" and piece.lanes < WARP:  # half warps would be parts beside one another
+            return Tail(self.columns, row_bytes=row_bytes)
+        return Tail(self.columns, self.piece_bytes[RUNS.index(piece.run)], row_bytes)
 
 
 class Sm100Config(NamedTuple):
@@ -164,13 +176,15 @@ class Sm100Config(NamedTuple):
         lanes = self.warp_rows
         columns = self.tile_n // 2 if self.split else self.tile_n
         if axis == "m":
-            return Piece(lanes, columns, 1, lanes, lanes < WARP, min(self.tail.columns, 32))
+            return Piece(lanes, columns, 1, lanes, lanes < WARP, min(self.tail.columns, COLUMN_RUN))
         pairs = lanes < WARP and not reduces and columns % WARP == 0
         return Piece(self.tile_m, columns, self.tile_m // lanes, lanes, pairs, self.tail.columns)
 
     def smem_bytes(self, scratch_bytes: int) -> int:
-        """Shared memory of a CTA: the ring, the warps' buffers, the epilogues' scratch memory, the mbarriers."""
-        return self.stages * self.stage_bytes + self.tail.bytes + align(scratch_bytes, 128) + BARRIERS_BYTES
+        """Shared memory of a CTA: the ring, the warps' buffers, the epilogues' scratch memory and row vectors, the
+        mbarriers."""
+        epilogues = self.tail.bytes + align(scratch_bytes, 128) + self.tail.row_bytes
+        return self.stages * self.stage_bytes + epilogues + BARRIERS_BYTES
 
     @property
     def words(self) -> str:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Full tensors of an epilogue that move by tensor copies: what of one lies in shared memory, and how.
 
-A warp works on a piece of the tile, ``rows`` rows by some columns. A tensor's part of the piece is one box or several
-beside one another, each with rows of 16 to 128 bytes, swizzled over as many (PTX ISA, "Tensor swizzling modes").
+A warp works on a piece of the tile, some rows by some columns. A tensor's part of the piece is one box or several
+beside one another, each with rows of 16 to 128 bytes, swizzled over as many (PTX ISA, "Tensor swizzling modes"). A
+box's rows lie along the axis of the epilogue's runs: where that is M, they are columns of the tensor.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _WHOLE = (True, True, True)
 class Box(NamedTuple):
     """A tensor's part of one piece: ``rows`` rows of ``columns`` elements. ``batched``: it has a matrix a batch.
 
-    ``parts``: copies of as many rows each, below one another, from places of their own.
+    ``parts``: copies of as many rows each, below one another, from places of their own. ``axis``: along "n" or "m".
     """
 
     element_bytes: int
@@ -39,6 +40,7 @@ class Box(NamedTuple):
     columns: int
     batched: bool
     parts: int = 1
+    axis: str = "n"
 
     @property
     def row_bytes(self) -> int:
@@ -79,6 +81,12 @@ class Box(NamedTuple):
     def box_columns(self) -> int:
         """Elements in a row of one box."""
         return self.row_bytes // self.element_bytes
+
+    def narrowed(self, by: int) -> Box:
+        """That of a piece with that fraction of the columns."""
+        if self.axis == "m":
+            return self._replace(rows=self.rows // by)
+        return self._replace(columns=self.columns // by)
 
     def swizzled(self, offset: int) -> int:
         """Where the byte at ``offset`` of a box really lies: chunks of 16 bytes are exchanged within 8 rows.
@@ -130,7 +138,7 @@ class Boxes(NamedTuple):
         """Those of pieces with that fraction of the columns, copied in so many parts."""
         found = []
         for boxes in self:
-            each = [box and box._replace(columns=box.columns // by, parts=parts) for box in boxes]
+            each = [box and box.narrowed(by)._replace(parts=parts) for box in boxes]
             found.append(tuple(box if box and box.row_bytes >= CHUNK_BYTES else None for box in each))
         return Boxes(*found)
 
@@ -146,12 +154,13 @@ class Boxes(NamedTuple):
         return [(first + number, load, box) for number, (load, box) in enumerate(found)]
 
 
-def boxes_of(bound: Bound, rows: int, columns: int) -> Boxes:
-    """The boxes of an epilogue for pieces of ``rows`` by ``columns`` accumulators, of tensors with rows along N."""
-    plan, left = bound.plan, MOST_MAPS
+def boxes_of(bound: Bound, rows: int, columns: int, axis: str = "n") -> Boxes:
+    """The boxes of an epilogue for pieces of ``rows`` by ``columns`` accumulators, of tensors whose elements are
+    neighbours along ``axis``."""
+    plan, left, size = bound.plan, MOST_MAPS, (rows, columns) if axis == "n" else (columns, rows)
     outputs: list[Box | None] = [None] * len(bound.output_traits)
     for store in plan.stores:
-        box = _box(bound.output_traits[store.destination], _WHOLE, rows, columns, store.halved)
+        box = _box(bound.output_traits[store.destination], _WHOLE, size, axis, halved=store.halved)
         if left and box is not None and _may_be_copied(store.route):
             outputs[store.destination], left = box, left - 1
     loads: list[Box | None] = []
@@ -160,7 +169,7 @@ def boxes_of(bound: Bound, rows: int, columns: int) -> Boxes:
             continue
         traits, varies = bound.load_traits[load.operand], load.broadcast.value
         full = traits is not None and varies[1] and varies[2] and _may_be_copied(load.route)
-        box = _box(traits, varies, rows, columns, load.halved) if full and left and traits is not None else None
+        box = _box(traits, varies, size, axis, halved=load.halved) if full and left and traits is not None else None
         left -= box is not None
         loads.append(box)
     return Boxes(tuple(loads), tuple(outputs))
@@ -171,23 +180,30 @@ def _may_be_copied(route: Route | None) -> bool:
     return route is None or route.via is Transport.TMA
 
 
-def _box(traits: Traits, varies: Sequence[bool], rows: int, columns: int, halved: bool) -> Box | None:
-    """The box of a full tensor, or None where tensor copies cannot move it."""
-    size = traits.dtype.bytes
-    box = Box(size, rows, columns // 2 if halved else columns, varies[0])
+def _box(traits: Traits, varies: Sequence[bool], extents: tuple[int, int], axis: str, *, halved: bool) -> Box | None:
+    """The box of a full tensor, with so many rows and elements in each, or None where tensor copies cannot move it."""
+    size, (rows, columns) = traits.dtype.bytes, extents
+    box = Box(size, rows, columns // 2 if halved else columns, varies[0], axis=axis)
     if size > 4 or not has_data_type(traits.dtype) or box.row_bytes < CHUNK_BYTES:
         return None
     if traits.alignment_bytes < ALIGNMENT_BYTES:
         return None
-    (batches, m, n), strides = strides_of(traits, varies)
-    if strides[2] != 1 and n > 1:
+    (batches, lines, length), strides = _turned(traits, varies, axis)
+    if strides[2] != 1 and length > 1:
         return None
-    for extent, stride in ((m, strides[1]), (batches, strides[0])):
+    for extent, stride in ((lines, strides[1]), (batches, strides[0])):
         if extent > 1 and not (stride and 0 < stride * size < _LARGEST_STRIDE_BYTES):
             return None
         if extent > 1 and stride * size % ALIGNMENT_BYTES:
             return None
     return box
+
+
+def _turned(traits: Traits, varies: Sequence[bool], axis: str) -> tuple[list[int], list[int | None]]:
+    """Extents and strides (elements) of the batches, across the axis and along it."""
+    extents, strides = strides_of(traits, varies)
+    order = (0, 1, 2) if axis == "n" else (0, 2, 1)
+    return [extents[dim] for dim in order], [strides[dim] for dim in order]
 
 
 def maps_of(bound: Bound, boxes: Boxes) -> list[TiledMap]:
@@ -206,10 +222,10 @@ def maps_of(bound: Bound, boxes: Boxes) -> list[TiledMap]:
 
 
 def _map(tensor: object, traits: Traits, varies: Sequence[bool], box: Box) -> TiledMap:
-    (batches, m, n), strides = strides_of(traits, varies)
+    (batches, lines, length), strides = _turned(traits, varies, box.axis)
     size = traits.dtype.bytes
-    row = (strides[1] or 0) * size if m > 1 else -(-n * size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    batch = (strides[0] or 0) * size if batches > 1 else row * max(m, 1)
+    row = (strides[1] or 0) * size if lines > 1 else -(-length * size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    batch = (strides[0] or 0) * size if batches > 1 else row * max(lines, 1)
     address: int = tensor.data_ptr()  # type: ignore[attr-defined]
     copy = (box.box_columns, box.part_rows, 1)
-    return TiledMap(traits.dtype, address, (n, m, batches), (row, batch), copy, box.row_bytes)
+    return TiledMap(traits.dtype, address, (length, lines, batches), (row, batch), copy, box.row_bytes)

@@ -162,7 +162,7 @@ def _copies(box: Box, places: Places, halved: bool) -> list[tuple[int, list[Any]
     found = []
     for part, (batch, m, n) in enumerate(places):
         for number in range(box.boxes):
-            column = (n // 2 if halved else n) + number * box.box_columns
-            where = [column, m, batch if box.batched else Int32(0)]
+            along, across = (m, n) if box.axis == "m" else (n // 2 if halved else n, m)
+            where = [along + number * box.box_columns, across, batch if box.batched else Int32(0)]
             found.append((number * box.box_bytes + part * box.part_bytes, where))
     return found

@@ -89,15 +89,32 @@ def test_row_vectors_are_loaded_as_the_user_says(blackwell, via):
 NARROW = (((128, 32), 1), ((128, 96), 1), ((64, 128), 1), ((64, 64), 1), ((64, 32), 1), ((64, 64), 2), ((128, 96), 2))
 
 
-@pytest.mark.parametrize(("tile", "ctas"), NARROW)
+TURNED = (((128, 32), 1), ((128, 96), 1), ((128, 128), 1), ((64, 128), 2), ((128, 256), 2), ((64, 64), 1))
+
+
+@pytest.mark.parametrize(
+    ("tile", "ctas", "layout"), [*((*each, "row") for each in NARROW), *((*each, "column") for each in TURNED)]
+)
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float16, torch.float32], ids=str)
-def test_every_tile_moves_full_tensors_by_tensor_copies(blackwell, tile, ctas, dtype):
-    m, n = tile[0] * ctas + 19, 2 * tile[1] + 16
-    c = blackwell.placed(blackwell.integers(m, n, dtype=dtype), "row")
-    d = blackwell.placed(torch.full((m, n), 1 if dtype == torch.int8 else float("nan")).to(dtype), "row")
-    text = "def epi(accum, c): D = accum + c; return D"
-    operator = blackwell.run(blackwell.arguments((m, n, 24), text, c=c, D=d), tile, ctas, sm_count=ctas, seed=2)
-    assert operator.config.tail.bytes
+def test_every_tile_moves_full_tensors_by_tensor_copies(blackwell, tile, ctas, layout, dtype):
+    m, n = tile[0] * ctas + (19 if layout == "row" else 16), 2 * tile[1] + (16 if layout == "row" else 7)
+    c = blackwell.placed(blackwell.integers(m, n, dtype=dtype), layout)
+    d = blackwell.placed(torch.full((m, n), 1 if dtype == torch.int8 else float("nan")).to(dtype), layout)
+    text = "def epi(accum, c, bias): D = accum + c - bias; return D"
+    args = blackwell.arguments((m, n, 24), text, c=c, bias=blackwell.integers(n), D=d)
+    operator = blackwell.run(args, tile, ctas, sm_count=ctas, seed=2)
+    assert bool(operator.config.tail.bytes) == ((tile, ctas, layout) != ((64, 64), 1, "column"))
+
+
+def test_tensors_that_must_be_copied_leave_out_tiles_that_do_not(blackwell):
+    d = blackwell.placed(torch.full((128, 96), float("nan")), "column")
+    for via, found in ((None, True), ("tma", False)):
+        out = d if via is None else ops.Store(d, via=via)
+        args = blackwell.arguments((128, 96, 40), bias=blackwell.integers(96), D=out)
+        listed = ops.get_operators(args, target_sm="100a")
+        tiles = [op.config for op in listed if type(op).__name__ == "Sm100GemmOperator"]
+        assert any(config.tile_m == 64 and config.ctas == 1 for config in tiles) == found
+        assert tiles
 
 
 def test_output_over_an_operand(blackwell):

@@ -88,6 +88,13 @@ class Reader:
         first = (tile.batch, m, n)
         return [first, (tile.batch, m, n + piece.thread_columns)] if piece.pairs else [first]
 
+    def place_in_boxes(self, axis: str) -> tuple[Any, Any, tuple[tuple[int, int], ...]]:
+        """The thread's row and column in the warp's boxes, and how far its runs lie behind: it has a row of boxes along
+        N, and an element of each row of those along M."""
+        if axis == "n":
+            return self.lane, Int32(0), ((0, 0),)
+        return Int32(0), self.lane, tuple((column, 0) for column in range(self.piece.run))
+
     def places(self, tile: TileCoordinates, step: Any, axis: str, m_end: Any) -> Fragment:
         """The runs of one step, without registers. Threads with nothing to do stand below the problem."""
         m, n = tile.m0 + self.row, tile.n0 + self.column + step * self.piece.run
@@ -243,7 +250,7 @@ class Steps:
         following = step + 1 if more is None else cutlass.select_(more, step + 1, step)
         ahead = bound.load_step(tail.places(tile, following))
         copies.arrive(turn, boxes(tile, step + 1), more)
-        staged = copies.staged(tail.reader.lane, Int32(0), ((0, 0),), turn)
+        staged = copies.staged(*tail.reader.place_in_boxes(tail.epilogue.axis), turn)
         state = bound.visit(replace(tail.places(tile, step), registers=registers), pieces, state, staged)
         copies.store(boxes(tile, step), turn)
         return ahead, state

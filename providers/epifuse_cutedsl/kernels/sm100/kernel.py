@@ -68,7 +68,7 @@ class Sm100Gemm:
     @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory."""
-        return self.config.smem_bytes(EPILOGUE_WARPS // self.piece.warps * self.scratch_bytes)
+        return self.config.smem_bytes(EPILOGUE_WARPS // self.piece.warps * epilogue.rows_begin(self.epilogue))
 
     @property
     def block(self) -> tuple[int, int, int]:

@@ -64,7 +64,7 @@ class Sm90Config(NamedTuple):
     cluster_n: int = 1
     """CTAs, with tiles beside one another, that share the tiles of A likewise."""
     depth: int = 2
-    """Buffers that a direct epilogue uses by turns; they divide the pieces of a warpgroup's tile."""
+    """Buffers that a direct epilogue uses by turns, at most as many as a warpgroup's tile has pieces."""
     split: int = 1
     """CTAs of a cluster that share a tile's K: the first one adds the others' sums to its own."""
     stages: int = 0

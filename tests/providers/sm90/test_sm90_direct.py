@@ -75,6 +75,17 @@ def test_several_full_tensors_one_for_all_batches(hopper, mode, seed):
     hopper.run(args, mode, sm_count=3, seed=seed)
 
 
+@pytest.mark.parametrize(("mode", "tile"), [("pingpong", (64, 192)), ("cooperative", (128, 192))])
+def test_an_odd_number_of_pieces_with_two_buffers(hopper, mode, tile):
+    # Of three pieces, one buffer takes two and the other one: their phases differ from the second tile on.
+    m, n, float8 = 2 * tile[0] + 3, 2 * tile[1] + 8, torch.float8_e4m3fn
+    c = hopper.placed(hopper.integers(m, n, dtype=torch.bfloat16), "row")
+    text = "def epi(accum, c, row): D = accum + c * 2.0 + row; return D"
+    args = hopper.arguments((m, n, 200), text, dtype=float8, c=c, row=hopper.integers(n), D=hopper.nothing(m, n))
+    operator = hopper.run(args, mode, tile, sm_count=1)
+    assert (operator.config.depth, operator.config.pieces * operator.config.blocks) == (2, 3)
+
+
 @pytest.mark.parametrize("loads", [4, 6])
 def test_more_full_tensors_than_tensor_maps(hopper, loads):
     m, n = 130, 136

@@ -111,7 +111,6 @@ class DirectTail:
         extents and read nothing outside.
         """
         depth = self.config.depth
-        uses = len(pieces) // depth
         for index, tile in enumerate(pieces):
             begun = ahead
             if index + 1 < len(pieces):
@@ -120,6 +119,7 @@ class DirectTail:
             registers = product.columns(accumulators, block, piece * self.config.epilogue_n, self.config.epilogue_n)
             inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
             if self.boxes.load_bytes:
+                uses = len(range(index % depth, len(pieces), depth))  # of the buffer, in a tile
                 parity = (turn * uses + index // depth) & 1
                 mbarrier.wait_parity(self._arrived(index % depth), parity)
             when(inside, lambda i=index, t=tile, r=registers, b=begun: self._piece(t, r, i, b))

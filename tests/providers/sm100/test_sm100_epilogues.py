@@ -41,6 +41,17 @@ def test_reductions(blackwell, tile, ctas, turned):
     blackwell.run(args, tile, ctas, sm_count=2, seed=2)
 
 
+@pytest.mark.parametrize(("tile", "ctas"), [*SHAPES, ((64, 128), 1)])
+def test_reductions_beside_tensor_copies(blackwell, tile, ctas):
+    m, n = 150, 260
+    c = blackwell.placed(blackwell.integers(m, n), "row")
+    d = blackwell.placed(torch.full((m, n), float("nan")), "row")
+    text = "def epi(accum, c): D = accum + c; r = sum(D, dim=1); k = max(D, dim=0); return D, r, k"
+    outputs = {"D": d, "r": torch.empty(m), "k": torch.empty(n)}
+    operator = blackwell.run(blackwell.arguments((m, n, 24), text, c=c, **outputs), tile, ctas, sm_count=ctas, seed=1)
+    assert operator.config.tail.bytes
+
+
 @pytest.mark.parametrize(("tile", "ctas"), SHAPES)
 def test_gated_columns(blackwell, tile, ctas):
     m, n = 130, 140

@@ -88,6 +88,11 @@ class Reader:
         first = (tile.batch, m, n)
         return [first, (tile.batch, m, n + piece.thread_columns)] if piece.pairs else [first]
 
+    def loaded(self, tile: TileCoordinates, step: Any) -> list[tuple[Any, Any, Any]]:
+        """The same for operands: half-warps with nothing to do read rows of boxes too, those of the others once more."""
+        found = self.boxes(tile, step)
+        return found * 2 if self.idle else found
+
     def place_in_boxes(self, axis: str) -> tuple[Any, Any, tuple[tuple[int, int], ...]]:
         """The thread's row and column in the warp's boxes, and how far its runs lie behind: it has a row of boxes along
         N, and an element of each row of those along M."""
@@ -179,7 +184,7 @@ class Tail:
         kept = self.scratch + rows_begin(self.epilogue)
         bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, self.extents, step_scratch, kept)
         groups = self._groups(tile)
-        copies.start(reader.boxes(tile, 0), Turn(turn, 0, self.size), groups > Int32(0))
+        copies.start(reader.loaded(tile, 0), Turn(turn, 0, self.size), groups > Int32(0))
         first = self.places(tile, Int32(0))
         words, rows, pieces = bound.tile_loads(first), bound.row_loads(), bound.load_step(first)
         mbarrier.wait_parity(ring.made(slot), parity)
@@ -245,14 +250,14 @@ class Steps:
     def _step(self, step: Any, turn: Turn, more: Any, pieces: list[Any], state: list[Any]) -> tuple[Any, Any]:
         """One step; ``more``: whether another follows, None if certainly."""
         tail, bound, tile, copies = self.tail, self.bound, self.tile, self.tail.copies
-        boxes = tail.reader.boxes
+        reader = tail.reader
         registers = self._columns(step, turn, more)
         following = step + 1 if more is None else cutlass.select_(more, step + 1, step)
         ahead = bound.load_step(tail.places(tile, following))
-        copies.arrive(turn, boxes(tile, step + 1), more)
-        staged = copies.staged(*tail.reader.place_in_boxes(tail.epilogue.axis), turn)
+        copies.arrive(turn, reader.loaded(tile, step + 1), more)
+        staged = copies.staged(*reader.place_in_boxes(tail.epilogue.axis), turn)
         state = bound.visit(replace(tail.places(tile, step), registers=registers), pieces, state, staged)
-        copies.store(boxes(tile, step), turn)
+        copies.store(reader.boxes(tile, step), turn)
         return ahead, state
 
     def _columns(self, step: Any, turn: Turn, more: Any) -> list[Any]:

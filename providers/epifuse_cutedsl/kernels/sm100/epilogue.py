@@ -89,7 +89,7 @@ class Reader:
         return [first, (tile.batch, m, n + piece.thread_columns)] if piece.pairs else [first]
 
     def loaded(self, tile: TileCoordinates, step: Any) -> list[tuple[Any, Any, Any]]:
-        """The same for operands: half-warps with nothing to do read rows of boxes too, those of the others once more."""
+        """The same for operands: half-warps with nothing to do read rows of boxes too, the others' once more."""
         found = self.boxes(tile, step)
         return found * 2 if self.idle else found
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import cutlass
 from cutlass import Boolean, Int32
 
 from epifuse_cutedsl.fuse.convert import bool_as_int, unpack
-from epifuse_cutedsl.fuse.facts import NUMBER_BYTES, KernelFacts, kept_numbers
+from epifuse_cutedsl.fuse.facts import NUMBER_BYTES, KernelFacts
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, TileCoordinates
 from epifuse_cutedsl.fuse.load import MemoryLoad, load_elements
 from epifuse_cutedsl.fuse.values import Frame
@@ -31,18 +32,27 @@ class KeptRow:
         self, load: MemoryLoad, address: Any, facts: KernelFacts, tile: TileCoordinates, before: int = 0
     ) -> None:
         self.load, self.address, self.facts, self.tile, self.before = load, address, facts, tile, before
-        self._parts = kept_numbers(facts) // facts.threads
+        self._columns = facts.kept_columns // 2 if load.spread.halved else facts.kept_columns
+        self._parts = -(-self._columns // facts.threads)
 
     def issue(self, extents: Extents) -> list[Any]:
-        """Load the thread's columns (zero outside of the problem): the words of each. The tile is the first one."""
-        reach = self.load.reach
+        """Load the thread's columns (zero outside of the problem): the words of each. The tile is the first one.
+
+        Nothing that no row of the tile needs, no columns behind those that are kept: where the vector is an output of
+        one row, others may be writing there.
+        """
+        reach, threads = self.load.reach, self.facts.threads
         first, end = self.tile.n0 + 0, extents.n
         if self.load.spread.halved:
             first, end = first // 2, end // 2
+        end = cutlass.select_(self.tile.m0 < extents.m, end, Int32(0))
         words: list[Any] = []
         for part in range(self._parts):
-            n = first + self.tile.thread + part * self.facts.threads
-            words += load_elements(reach.at(Int32(0), n), 0, reach.traits.dtype.bytes, 1, n < end)
+            column = self.tile.thread + part * threads
+            inside = first + column < end
+            if (part + 1) * threads > self._columns:
+                inside = inside & (column < self._columns)
+            words += load_elements(reach.at(Int32(0), first + column), 0, reach.traits.dtype.bytes, 1, inside)
         return words
 
     def keep(self, words: Sequence[Any]) -> None:

@@ -133,6 +133,16 @@ def test_few_rows_or_columns_begin_apart(hopper, monkeypatch, size, split):
     hopper.run(args, "pingpong", (64, 64), split=split, sm_count=4)
 
 
+@pytest.mark.parametrize(("mode", "tile"), [("pingpong", (64, 64)), ("cooperative", (128, 128))])
+def test_a_row_vector_that_is_the_only_row_of_the_output(hopper, mode, tile):
+    # A CTA reads the numbers of its own columns alone: those beside them may have been written by another one.
+    n = 4 * tile[1] - 8
+    out = hopper.placed(hopper.integers(1, n, dtype=torch.bfloat16), "row")
+    text = "def epi(accum, row): D = accum + row * 2.0; return D"
+    operator = hopper.run(hopper.arguments((1, n, 200), text, row=out[0], D=out), mode, tile, sm_count=4)
+    assert operator.config.tail.rows == 1
+
+
 @pytest.mark.parametrize("write", ["tma", "sync_gmem_store"])
 @pytest.mark.parametrize("read", ["tma", "sync_gmem_load", "async_gmem_load"])
 def test_each_tensor_moves_as_it_was_asked_to(hopper, read, write):

@@ -145,6 +145,7 @@ class DirectTail:
         buffer = index % self.config.depth
         if self.boxes.output_bytes:
             tma.wait_group_read(self.config.depth - 1 if index else 0)  # the buffer has been read
+        if self.boxes.output_bytes or self.boxes.load_bytes:  # ldmatrix wants the lanes together, too
             cluster.sync_warp()
         state = bound.tile_begin(places, words)
         staged = self._staged(buffer)

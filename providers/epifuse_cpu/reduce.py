@@ -36,6 +36,8 @@ def reduce(x: torch.Tensor, combine: str, axes: tuple[bool, bool, bool]) -> torc
     for axis in (2, 1, 0):
         if axes[axis]:
             x = _fold(x, axis, function)
+    if combine in ("sum", "mean"):
+        x = x + 0  # as every sum begins: of nothing but -0.0 it is 0.0, in torch and in the kernels too
     return x.to(torch.float64) / count if combine == "mean" else x
 
 

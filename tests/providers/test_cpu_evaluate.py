@@ -272,6 +272,16 @@ def test_reductions_of_nothing_are_identities(shape: tuple[int, int, int]) -> No
     assert (rows[0] == -math.inf).all()
 
 
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_sum_of_negative_zeros_is_zero_as_torchs_is(size: int) -> None:
+    accum = torch.full((1, 1, size), -0.0)
+    folds = [fold(0, name, (False, False, True), i) for i, name in enumerate(("sum", "mean", "max"))]
+    total, mean, largest = evaluate(plan(accum_load(), *folds), accum, [])
+    assert not total.signbit().any()
+    assert not mean.signbit().any()
+    assert largest.signbit().all()
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 9, 31, 33, 64, 100])
 def test_a_fold_takes_every_position_once(size: int) -> None:
     accum = torch.exp2(torch.arange(size) % 50.0).reshape(1, 1, size)

@@ -72,14 +72,16 @@ def test_reciprocals_are_flushed_where_they_and_their_operands_are_normal_number
 @pytest.mark.parametrize(
     ("expression", "lifted"),
     [("sigmoid(accum)", 1.0), ("silu(accum)", 1.0), ("gelu(accum, approximate='tanh')", 1.0),
-     ("reciprocal(3.0 + exp2(accum))", 3.0), ("reciprocal(exp(accum) + 1e-3)", None),
+     ("reciprocal(3.0 + exp2(accum))", 3.0), ("1.0 / (1.0 + exp(-accum))", 1.0), ("accum / (exp(-accum) + 1.0)", 1.0),
+     ("accum / (exp(-accum) + 2.0)", None), ("accum / (exp2(-accum) + 1.0)", None),
+     ("exp(accum) / (1.0 + exp(accum))", None), ("reciprocal(exp(accum) + 1e-3)", None),
      ("reciprocal(exp(accum) + 300.0)", None), ("reciprocal(exp(accum) + 1.0) + exp(accum)", None),
      ("reciprocal(exp(accum) + 1.0); F = exp(accum) + 1.0", None), ("reciprocal(exp(accum) + accum)", None)],
 )  # fmt: skip
 def test_reciprocals_of_a_power_and_a_number_are_lifted_where_nothing_else_reads_them(fuse_tools, expression, lifted):
     plan = plan_of(fuse_tools, expression, dtype=BF16)
     (power,) = found(plan, "exp") + found(plan, "exp2")
-    (inverse,) = found(plan, "reciprocal")
+    (inverse,) = found(plan, "reciprocal") + found(plan, "div")
     sums = [way for way in found(plan, "add") if len(way.operands) == 1]
     if lifted is None:
         assert power.addend == 0.0
@@ -92,7 +94,8 @@ def test_reciprocals_of_a_power_and_a_number_are_lifted_where_nothing_else_reads
 
 @pytest.mark.parametrize(
     ("primitive", "expression", "precision"),
-    [("div", "accum / (1.0 + exp(-accum))", SHORT), ("div", "accum / (1.0 + abs(accum))", SHORT),
+    [("div", "accum / (1.0 + exp(-accum))", FLUSHED), ("div", "accum / (2.0 + exp(-accum))", SHORT),
+     ("div", "accum / (1.0 + exp2(-accum))", SHORT), ("div", "accum / (1.0 + abs(accum))", SHORT),
      ("div", "(1.0 + exp(-accum)) / accum", SHORT), ("div", "accum / 3.0", FLUSHED), ("div", "accum / -3.0", SHORT),
      ("sqrt", "sqrt(accum * accum + 1e-6)", FLUSHED), ("sqrt", "sqrt(accum * accum)", SHORT),
      ("rsqrt", "rsqrt(maximum(accum, 0.5))", FLUSHED), ("rsqrt", "rsqrt(minimum(accum, 0.5))", SHORT),
@@ -289,6 +292,8 @@ def test_two_at_a_time_are_what_one_at_a_time_are(fused):
     ("expression", "exact"),
     [
         ("silu(accum)", lambda x: x * torch.sigmoid(x)),
+        ("accum / (1.0 + exp(-accum))", lambda x: x * torch.sigmoid(x)),
+        ("1.0 / (1.0 + exp(-accum))", torch.sigmoid),
         ("exp(accum - 1.0) * reciprocal(1.0 + exp(accum))", lambda x: torch.exp(x - 1.0) / (1.0 + torch.exp(x))),
     ],
 )

@@ -116,6 +116,8 @@ def emit_one(primitive: str, operands: Sequence[Any], dtype: str, way: Way) -> A
     if form is None:
         return EMITTERS[primitive](operands, dtype)
     flushed = way.precision is Precision.FLUSHED
+    if primitive == "div" and way.scale != 1.0:  # a lifted divisor
+        return operands[0] * emit_one("reciprocal", operands[1:], dtype, way)
     if isinstance(form, OwnShort):
         function = getattr(short, primitive)
         return function(*operands, flushed=flushed) if form.scales else function(*operands)

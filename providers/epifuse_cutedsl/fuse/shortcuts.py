@@ -109,16 +109,21 @@ class _Uses:
         return Way(Precision.FLUSHED if flushed else Precision.SHORT, step.operands)
 
     def _lift(self, step: PlanCompute) -> None:
-        """The ways of a reciprocal, a sum and a power, where ``step`` is ``1 / (c + e)``, the only reader of both."""
-        total = self._only_read_by(step, "reciprocal", 0, ("add",))
+        """The ways of a reciprocal, a sum and a power, where ``step`` is ``1 / (c + e)``, the only reader of both.
+
+        And those of ``x / (1 + exp(y))``, which becomes a product: of the sums of 1 and such a power, only 2 and 1 have
+        quotients that could lie halfway between two outputs, and these are exact.
+        """
+        total = self._only_read_by(step, "reciprocal", 0, ("add",)) or self._only_read_by(step, "div", 1, ("add",))
         if total is None:
             return
         constants = [i for i, operand in enumerate(total.operands) if operand in self._constants]
         if len(constants) != 1:
             return
         added = self._constants[total.operands[constants[0]]]
-        power = self._only_read_by(total, "add", 1 - constants[0], ("exp", "exp2"))
-        if power is None or not _LIFTED[0] <= added <= _LIFTED[1]:
+        divided = step.primitive == "div"
+        power = self._only_read_by(total, "add", 1 - constants[0], ("exp",) if divided else ("exp", "exp2"))
+        if power is None or not _LIFTED[0] <= added <= _LIFTED[1] or (divided and added != 1.0):
             return
         source, factor = self._unscaled(power.operands[0])
         self._lifted[power.slot] = Way(Precision.FLUSHED, (source,), factor, addend=-float(_LIFT))

@@ -31,8 +31,6 @@ from epifuse_cutedsl.support import Ways, refusal
 
 _FIRST = "100a"
 _ONLY_TF32 = "The Blackwell kernel multiplies float32 in TF32, which torch's switch does not allow now"
-_WIDEST = KernelFacts(4 * WARP, 256, 4 * WARP, 100, run=RUNS[0], positions=1, lanes=1, kept_columns=256)
-"""Of the tile with most columns; they tell which row vectors are kept."""
 
 
 @CuTeDSLProvider.register
@@ -129,7 +127,7 @@ class Sm100GemmOperator(GemmOperator):
         """How the arguments' epilogue goes."""
         columns = _columns(_full_dtypes(args.plan))
         found = _tails(cls._boxes(args), columns, axis_of(args), reduces=bool(args.plan.reduces))
-        return found._replace(rows=kept_rows(args.plan, _WIDEST))
+        return found._replace(rows=kept_rows(args.plan))
 
     @classmethod
     def scratch_bytes(cls, args: GemmArguments) -> int:

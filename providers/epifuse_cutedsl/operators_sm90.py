@@ -17,7 +17,7 @@ from epifuse.status import Status
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs import times_sm90
-from epifuse_cutedsl.configs.sm90 import BLOCK_M, WARP_ROWS, WARPGROUP, Sm90Config, Tail, configurations
+from epifuse_cutedsl.configs.sm90 import WARP_ROWS, WARPGROUP, Sm90Config, Tail, configurations
 from epifuse_cutedsl.configs.sm90_products import KINDS
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
 from epifuse_cutedsl.fuse.facts import KernelFacts, kept_rows
@@ -30,8 +30,6 @@ from epifuse_cutedsl.support import Ways, refusal
 
 _DIRECT_RUN = 2
 """Accumulators beside one another that a thread has."""
-_KEEPING = KernelFacts(BLOCK_M, 64, WARPGROUP, 90, run=_DIRECT_RUN, positions=1, lanes=4, kept_columns=64)
-"""Enough to know which row vectors a direct epilogue keeps."""
 _STAGED_RUN = 16
 _ONLY_TF32 = "The Hopper kernel multiplies float32 in TF32, which torch's switch does not allow now"
 
@@ -129,7 +127,7 @@ class Sm90GemmOperator(GemmOperator):
         boxes = cls._boxes(args)
         if not boxes.outputs:
             return Tail()
-        return Tail(True, _columns(args.plan), boxes.output_bytes, boxes.load_bytes, kept_rows(args.plan, _KEEPING))
+        return Tail(True, _columns(args.plan), boxes.output_bytes, boxes.load_bytes, kept_rows(args.plan))
 
     @classmethod
     def _smem_bytes(cls, config: Sm90Config, args: GemmArguments) -> int:

@@ -249,9 +249,8 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
     again = work.batches * _refetched_bytes(work, how, min(tiles, slots), target.cc)
     moved = work.memory_bytes + how.traffic.again * again
     memory = moved / (how.traffic.terabytes_per_second * 1e6)
-    return _beside(how.traffic.exponent, _beside(_THROTTLED, busy, _sustained_us(work, how, tiles)), memory) + (
-        how.traffic.launch_us
-    )
+    powered = _beside(_THROTTLED, busy, _sustained_us(work, how, tiles))
+    return _beside(how.traffic.exponent, powered, memory) + how.traffic.launch_us
 
 
 def _beside(exponent: float, *us: float) -> float:

@@ -7,7 +7,7 @@ import functools
 from typing import NamedTuple
 
 from epifuse_cutedsl.fuse.boxes import PIECE_BUFFERS
-from epifuse_cutedsl.fuse.facts import NUMBER_BYTES, KernelFacts, kept_numbers
+from epifuse_cutedsl.fuse.facts import kept_row_bytes
 from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES, OperandTile
 from epifuse_cutedsl.tile.smem import align, limit_bytes
 
@@ -89,8 +89,8 @@ class Tails(NamedTuple):
     def of(self, config: Sm100Config) -> Tail:
         """How it goes with a configuration."""
         piece = config._replace(tail=Tail(self.columns)).piece(self.axis, self.reduces)
-        facts = KernelFacts(piece.rows, piece.columns, WARP * piece.warps, 0, 1, 1, 1, kept_columns=piece.columns)
-        row_bytes = self.rows * kept_numbers(facts) * NUMBER_BYTES * (EPILOGUE_WARPS // piece.warps)
+        pieces = EPILOGUE_WARPS // piece.warps
+        row_bytes = pieces * self.rows * kept_row_bytes(piece.columns, WARP * piece.warps)
         if self.axis == "m" and piece.lanes < WARP:  # half warps would be parts beside one another
             return Tail(self.columns, row_bytes=row_bytes)
         return Tail(self.columns, self.piece_bytes[RUNS.index(piece.run)], row_bytes)

@@ -7,7 +7,7 @@ import functools
 from typing import NamedTuple
 
 from epifuse_cutedsl.configs.sm90_products import KINDS, Part, ProductKind, part_of
-from epifuse_cutedsl.fuse.facts import NUMBER_BYTES
+from epifuse_cutedsl.fuse.facts import kept_row_bytes
 from epifuse_cutedsl.tile.operand import OperandTile
 from epifuse_cutedsl.tile.smem import align, limit_bytes
 from epifuse_cutedsl.tile.stage import StageShape, run_that_fits
@@ -178,7 +178,7 @@ class Sm90Config(NamedTuple):
     @property
     def kept_bytes(self) -> int:
         """Shared memory of one warpgroup's row vectors."""
-        return self.tail.rows * align(self.columns, WARPGROUP) * NUMBER_BYTES
+        return self.tail.rows * kept_row_bytes(self.columns, WARPGROUP)
 
     def smem_bytes(self, scratch_bytes: int) -> int:
         """Shared memory of a CTA: the ring, other CTAs' accumulators, a staged tile, row vectors and scratch memory for

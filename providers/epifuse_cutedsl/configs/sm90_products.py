@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-INSTRUCTION_K_BYTES = 32
-"""K of one instruction, whatever the dtype."""
-K_TILE_BYTES = 128
-"""K of a tile in the ring: what the widest swizzle spans."""
+from epifuse_cutedsl.tile.operand import INSTRUCTION_K_BYTES
+
 PROMOTED_STEPS = 4
 """Instructions, 128 positions of K, between two promotions; what that does to errors: ``epifuse.check.measure``."""
 MOST_ACCUMULATORS = 192
@@ -98,7 +96,7 @@ class Part(NamedTuple):
     """Instructions along K."""
 
 
-def part_of(blocks: int, tile_n: int, k_bytes: int = K_TILE_BYTES, *, alternating: bool) -> Part | None:
+def part_of(blocks: int, tile_n: int, k_bytes: int, *, alternating: bool) -> Part | None:
     """The widest part with which a warpgroup's tile of ``blocks`` times 64 rows fits the registers; None without one.
 
     ``alternating``: one warpgroup multiplies at a time, so that two buffers are worth narrower parts. They take parts

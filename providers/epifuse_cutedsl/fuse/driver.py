@@ -21,7 +21,7 @@ from epifuse.fusion.plan import EpiloguePlan, PlanCompute
 from epifuse_cutedsl.fuse import compute, convert, paired, reduce, shortcuts, workspace
 from epifuse_cutedsl.fuse.boxes import Boxes
 from epifuse_cutedsl.fuse.control import choose
-from epifuse_cutedsl.fuse.facts import NUMBER_BYTES, KernelFacts, is_kept, kept_bytes, kept_numbers
+from epifuse_cutedsl.fuse.facts import KernelFacts, is_kept_row, kept_row_bytes, kept_rows
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, TileCoordinates
 from epifuse_cutedsl.fuse.load import MemoryLoad, Reach
 from epifuse_cutedsl.fuse.params import EpilogueTraits, Param, parameters
@@ -70,7 +70,7 @@ class Epilogue:
     @property
     def kept_bytes(self) -> int:
         """Shared memory of the row vectors that are kept for a tile; begins on 16 bytes."""
-        return kept_bytes(self.plan, self.facts)
+        return kept_rows(self.plan) * kept_row_bytes(self.facts.kept_columns, self.facts.threads)
 
     @cached_property
     def ways(self) -> tuple[shortcuts.Way, ...]:
@@ -126,8 +126,8 @@ class BoundEpilogue:
                 reach = _reach(tensor, params, tile.batch)
                 box = epilogue.boxes.loads[number] if epilogue.boxes.loads else None
                 self._loads.append(MemoryLoad(load, number, reach, self.axis, self.facts.steps_along, box))
-                if is_kept(load, self.facts):
-                    address = kept + len(self._kept) * kept_numbers(self.facts) * NUMBER_BYTES
+                if self.facts.kept_columns and is_kept_row(load):
+                    address = kept + len(self._kept) * kept_row_bytes(self.facts.kept_columns, self.facts.threads)
                     self._kept[load.slot] = KeptRow(self._loads[-1], address, self.facts, tile, before)
         self._outputs = [_reach(tensor, params, tile.batch) for tensor in epilogue.traits.outputs]
         self._reductions = self._bind_reductions(epilogue, params)

@@ -20,8 +20,8 @@ class KernelFacts(NamedTuple):
     keeps its ``lines``, those of one fragment, and sees other positions at every step. A warp covers whole lines.
     ``barrier`` is the number of the named barrier at which the epilogue's threads meet; a kernel whose warpgroups run
     epilogues of their own puts a device integer there while it is traced. ``kept_columns``: row vectors are brought to
-    shared memory once for so many columns, which may be those of several tiles beside one another (``kept_bytes``), as
-    numbers of the compute dtype; 0: they are not.
+    shared memory once for so many columns, which may be those of several tiles beside one another, as numbers of the
+    compute dtype; 0: they are not. ``kept_row_bytes`` is what one takes.
     """
 
     tile_m: int
@@ -37,25 +37,20 @@ class KernelFacts(NamedTuple):
     kept_columns: int = 0
 
 
-def is_kept(load: PlanLoad, facts: KernelFacts) -> bool:
-    """Whether the numbers of a load that reaches memory are kept in shared memory for a tile.
+def is_kept_row(load: PlanLoad) -> bool:
+    """Whether a load is of a row vector whose numbers are kept in shared memory, by a kernel that keeps any.
 
     Not where the user says how they are to be loaded.
     """
-    row = load.broadcast.n and not load.broadcast.m
-    return facts.kept_columns > 0 and row and load.route is None and load.compute_dtype.bytes <= NUMBER_BYTES
+    row = load.operand >= 0 and load.broadcast.n and not load.broadcast.m
+    return row and load.route is None and load.compute_dtype.bytes <= NUMBER_BYTES
 
 
-def kept_numbers(facts: KernelFacts) -> int:
-    """Numbers of one row vector that are kept: the columns, and some more so that each thread has as many."""
-    return -(-facts.kept_columns // facts.threads) * facts.threads
+def kept_rows(plan: EpiloguePlan) -> int:
+    """Row vectors that are kept, by a kernel that keeps any."""
+    return sum(is_kept_row(load) for load in plan.loads)
 
 
-def kept_rows(plan: EpiloguePlan, facts: KernelFacts) -> int:
-    """Row vectors that are kept."""
-    return sum(load.operand >= 0 and is_kept(load, facts) for load in plan.loads)
-
-
-def kept_bytes(plan: EpiloguePlan, facts: KernelFacts) -> int:
-    """Shared memory of all row vectors that are kept."""
-    return kept_rows(plan, facts) * kept_numbers(facts) * NUMBER_BYTES
+def kept_row_bytes(columns: int, threads: int) -> int:
+    """Shared memory of one row vector: its columns, and some more so that each thread has as many."""
+    return -(-columns // threads) * threads * NUMBER_BYTES

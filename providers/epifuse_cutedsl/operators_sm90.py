@@ -169,9 +169,10 @@ class Sm90GemmOperator(GemmOperator):
                 lanes=4,
                 lines=2,
                 kept_columns=config.columns,
+                beside_wgmma=True,
             )
         shape = config.stage_shape(traits.axis, wanted_run(plan, traits))
-        return KernelFacts(*config.epilogue_tile, WARPGROUP, cc, shape.run, shape.runs, shape.lanes)
+        return KernelFacts(*config.epilogue_tile, WARPGROUP, cc, shape.run, shape.runs, shape.lanes, beside_wgmma=True)
 
     def _kernel(self, kinds: Kinds, epilogue: Any) -> Kernel:
         from epifuse_cutedsl.kernels.sm90.kernel import Sm90Gemm  # noqa: PLC0415 - imports the DSL

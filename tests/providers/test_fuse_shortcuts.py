@@ -93,6 +93,27 @@ def test_reciprocals_of_a_power_and_a_number_are_lifted_where_nothing_else_reads
 
 
 @pytest.mark.parametrize(
+    ("expression", "joined"),
+    [("gelu(accum)", 1), ("ndtr(accum) * accum", 1), ("gelu(accum) * gelu(accum - 1.0)", 2), ("gelu(accum) + accum", 1),
+     ("ndtr(accum)", 0), ("gelu(accum) + ndtr(accum)", 0), ("ndtr(accum) * (accum + 1.0)", 0),
+     ("ndtr(accum) * ndtr(accum)", 0), ("gelu(accum); F = ndtr(accum)", 0), ("gelu(accum, approximate='tanh')", 0)],
+)  # fmt: skip
+def test_a_number_times_its_normal_distribution_is_one_function(fuse_tools, expression, joined):
+    plan = plan_of(fuse_tools, expression)
+    for beside_wgmma, name in ((False, "ndtr_product"), (True, "ndtr_product_beside_wgmma")):
+        ways = list(zip(plan.computes, ways_of(plan, beside_wgmma=beside_wgmma), strict=True))
+        products = [(step, way) for step, way in ways if way.form]
+        assert [way.form for _, way in products] == [name] * joined
+        left_out = {step.slot for step, way in ways if not way.operands}
+        assert len(left_out) == joined
+        for step, way in products:
+            (factor,) = set(step.operands) & left_out
+            assert way.operands == tuple(set(step.operands) - {factor})
+    wide = plan_of(fuse_tools, expression, dtype=torch.float32)
+    assert not any(way.form for way in ways_of(wide))
+
+
+@pytest.mark.parametrize(
     ("primitive", "expression", "precision"),
     [("div", "accum / (1.0 + exp(-accum))", FLUSHED), ("div", "accum / (2.0 + exp(-accum))", SHORT),
      ("div", "accum / (1.0 + exp2(-accum))", SHORT), ("div", "accum / (1.0 + abs(accum))", SHORT),
@@ -187,7 +208,10 @@ def test_short_forms_are_near_everywhere(fused, function, reference, low, high, 
         ("exp2(x)", torch.exp2, -60.0, 60.0, 2e-7),
         ("rsqrt(x)", torch.rsqrt, 1e-3, 1e3, 2e-7),
         ("sqrt(x)", torch.sqrt, 1e-3, 1e3, 1e-7),
-        ("gelu(x)", torch.nn.functional.gelu, -4.0, 4.0, 1e-5),
+        ("gelu(x)", torch.nn.functional.gelu, -1.0, 4.0, 7e-6),
+        ("gelu(x)", torch.nn.functional.gelu, -5.0, -1.0, 6e-5),
+        ("gelu(x)", torch.nn.functional.gelu, -6.0, -5.0, 2e-4),
+        ("gelu(x)", lambda x: x * torch.special.erfc(x * -math.sqrt(0.5)) / 2, -12.0, -6.0, 2e-3),
         ("gelu(x, approximate='tanh')", lambda x: torch.nn.functional.gelu(x, approximate="tanh"), -4.0, 4.0, 2e-6),
         ("log(x)", torch.log, 1.0001, 1.2, 4e-6),
         ("log(x)", torch.log, 0.8, 0.9999, 4e-6),
@@ -279,7 +303,7 @@ def test_special_values_of_the_short_forms(fused):
 def test_two_at_a_time_are_what_one_at_a_time_are(fused):
     x = spread_out(-14.0, 6.0)
     x[0, :5] = torch.tensor([math.inf, -math.inf, math.nan, -0.0, 0.0])
-    text = "def epi(accum, x): D = ndtr(x); F = gelu(x); return D, F"
+    text = "def epi(accum, x): D = gelu(x); F = (x - accum) * 3.0 + x; return D, F"
     outputs = [("D", BF16, "row"), ("F", BF16, "row")]
     one, two = (fused(text, M, N, outputs=outputs, target=target, x=x) for target in ("90a", "100a"))
     assert "fma.rn.f32x2" in two.ptx

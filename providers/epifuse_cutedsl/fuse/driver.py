@@ -75,7 +75,7 @@ class Epilogue:
     @cached_property
     def ways(self) -> tuple[shortcuts.Way, ...]:
         """How each of the plan's computes is emitted."""
-        return shortcuts.ways_of(self.plan)
+        return shortcuts.ways_of(self.plan, beside_wgmma=self.facts.beside_wgmma)
 
     def bind(
         self,
@@ -238,7 +238,8 @@ class BoundEpilogue:
             number = convert.constant(constant.literal.value, constant.compute_dtype)
             slots[constant.slot] = frame.lanes(Spread(False, False), [number])
         for step, way in zip(self.plan.computes, self._ways, strict=True):
-            slots[step.slot] = self._compute(step, way, slots, frame)
+            if way.operands:
+                slots[step.slot] = self._compute(step, way, slots, frame)
         self.store_step(slots, frame, staged)
         kept, folded = state[:used], state[used:]
         for reduction in self._reductions:
@@ -336,9 +337,10 @@ class BoundEpilogue:
         if way.addend and step.primitive == "add":
             operands.append(frame.lanes(Spread(False, False), [Float32(way.addend)]))
         count = len(frame.layout(spread).representatives)
-        if paired.takes(step.primitive, dtype, self.facts.capability, count, way.precision):
-            return frame.map_pairs(lambda *pair: paired.compute(step.primitive, *pair), operands, spread)
-        return frame.map(lambda *values: compute.emit_one(step.primitive, values, dtype, way), operands, spread)
+        name = way.form or step.primitive
+        if paired.takes(name, dtype, self.facts.capability, count, way.precision):
+            return frame.map_pairs(lambda *pair: paired.compute(name, *pair), operands, spread)
+        return frame.map(lambda *values: compute.emit_one(name, values, dtype, way), operands, spread)
 
 
 def _reach(tensor: Any, params: list[Any], batch: Any) -> Reach:

@@ -21,7 +21,7 @@ class KernelFacts(NamedTuple):
     ``barrier`` is the number of the named barrier at which the epilogue's threads meet; a kernel whose warpgroups run
     epilogues of their own puts a device integer there while it is traced. ``kept_columns``: row vectors are brought to
     shared memory once for so many columns, which may be those of several tiles beside one another, as numbers of the
-    compute dtype; 0: they are not. ``kept_row_bytes`` is what one takes.
+    compute dtype; 0: they are not. ``beside_wgmma``: another warpgroup's products run beside the epilogue.
     """
 
     tile_m: int
@@ -35,6 +35,7 @@ class KernelFacts(NamedTuple):
     lines: int = 1
     barrier: Any = 0
     kept_columns: int = 0
+    beside_wgmma: bool = False
 
 
 def is_kept_row(load: PlanLoad) -> bool:

@@ -23,8 +23,8 @@ INSTRUCTIONS: dict[str, str] = {
     "multiply_add": "fma.rn.f32x2",
 }
 """By primitive."""
-SHORT = ("ndtr",)
-"""Primitives whose short form has one for two numbers: ``short.<primitive>_pair``."""
+SHORT = ("ndtr_product",)
+"""Those whose short form has one for two numbers: ``short.<primitive>_pair``."""
 
 
 def takes(primitive: str, dtype: str, capability: int, count: int, precision: Precision) -> bool:

@@ -103,5 +103,7 @@ SHORT: dict[str, Short | OwnShort] = {
     "div": OwnShort(scales=True),
     "tanh": OwnShort(),
     "ndtr": OwnShort(),
+    "ndtr_product": OwnShort(),
+    "ndtr_product_beside_wgmma": OwnShort(),
 }
 """Shorter forms of float32, for outputs of 16 bits: relative error at most 2^-18 (2^-17 for ``exp`` far from 0)."""

@@ -101,29 +101,80 @@ def ndtr(x: Any) -> Any:
     return _block("a, t, e, h, s", lines, [x])
 
 
-def ndtr_pair(x: Any, y: Any) -> tuple[Any, ...]:
-    """``ndtr`` of two numbers, its products and sums on both at a time (PTX ISA, ``.f32x2``; sm_100 and later)."""
+# x ndtr(x) = max(x, 0) - t ndtr(-t), t = |x|. ndtr(-t) is 2 to the power of the polynomial _NDTR_EXPONENT, and 2 to the
+# power of t (b - a t) over the square root of _NDTR_ROOT's cubic (_NDTR_SQUARE: b, -a); both were fitted by reweighted
+# least squares. The product is off by 2.4e-7 with the former (relative: 5e-5 down to -5, 1.3e-4 to -6, 1.8e-3 beyond,
+# where it is less than 6e-9), by 4.3e-7 with the latter (3e-5 near 0, 1.2e-4 down to -5.5, 1e-3 to -7, 4e-2 to -12).
+_NDTR_EXPONENT = (
+    -0.9999930262565613, -1.1512603759765625, -0.4584701359272003, -0.05395203456282616, 0.008525424636900425,
+    -0.0009499507141299546, 6.830372149124742e-05, -2.7926309940085048e-06, 4.8784897899167845e-08,
+)  # fmt: skip
+_NDTR_SQUARE = (0.10664739459753036, -0.724608302116394)
+_NDTR_ROOT = (3.999810218811035, 6.978140830993652, 4.589761734008789, 1.2995036840438843)
+_NDTR_LARGEST = 14.0
+"""There ndtr(-t) is 0."""
 
-    def both(register: str, value: float) -> str:
-        return f"mov.b64 {register}, {{{literal(value)}, {literal(value)}}};"
 
-    lines = [".reg .f32 a, t0, t1, e0, e1, s0, s1;", ".reg .b64 t, e, h, s, c;"]
-    for number, register in enumerate(("{$r0}", "{$r1}")):
-        lines += [
-            f"copysign.f32 s{number}, {register}, {literal(1.0)};",
-            f"abs.f32 a, {register};",  # a modifier of the single fma; that of two has none
-            f"fma.rn.f32 a, a, {literal(_NDTR_SHORT_P)}, {literal(1.0)};",
-            f"rcp.approx.ftz.f32 t{number}, a;",
-        ]
-    lines += ["mov.b64 t, {t0, t1};", "mov.b64 s, {s0, s1};", "mov.b64 e, {{$r0}, {$r1}};"]
-    lines += [both("c", _ROOT), "mul.f32x2 e, e, c;", "mul.f32x2 e, e, e;", "mov.b64 {e0, e1}, e;"]
-    for name in ("e0", "e1"):
-        lines += [f"neg.f32 {name}, {name};", f"ex2.approx.ftz.f32 {name}, {name};"]
-    lines += ["mov.b64 e, {e0, e1};", "mul.f32x2 e, e, t;", "mul.f32x2 e, e, s;", both("h", -_NDTR_SHORT[-1])]
-    for coefficient in _NDTR_SHORT[-2::-1]:
-        lines += [both("c", -coefficient), "fma.rn.f32x2 h, h, t, c;"]
-    lines += [both("c", 0.5), "fma.rn.f32x2 s, s, c, c;", "fma.rn.f32x2 h, h, e, s;", "mov.b64 {{$w0}, {$w1}}, h;"]
+def ndtr_product(x: Any) -> Any:
+    """x ndtr(x) to 3e-7 or a unit in the last place: one special function, no select."""
+    lines = [
+        *_product_range("$x", "t", "v", "r"),
+        *_horner("h", "t", _NDTR_EXPONENT),
+        "ex2.approx.ftz.f32 h, h;",
+        "fma.rn.f32 $d, v, h, r;",
+    ]
+    return _block("t, v, r, h", lines, [x])
+
+
+def ndtr_product_beside_wgmma(x: Any) -> Any:
+    """x ndtr(x) to 5e-7: two special functions, and three sums of products fewer.
+
+    Beside wgmma each of these keeps the tensor cores waiting for half a cycle and more: where tiles of 128 by 128 with
+    K = 1024 lose 5 percent with this form, they lose 15 with the other one. Special functions, minima and integer
+    additions keep them from nothing, but take 10 and 4 cycles each.
+    """
+    lines = [
+        *_product_range("$x", "t", "v", "r"),
+        *_horner("h", "t", _NDTR_SQUARE),
+        *_horner("s", "t", _NDTR_ROOT),
+        "lg2.approx.ftz.f32 s, s;",
+        "mov.b32 i, s;",
+        "add.s32 i, i, -0x800000;",  # halved by its exponent: it is at least 2
+        "mov.b32 s, i;",
+        "neg.f32 s, s;",
+        "fma.rn.f32 h, h, t, s;",
+        "ex2.approx.ftz.f32 h, h;",
+        "fma.rn.f32 $d, v, h, r;",
+    ]
+    return _block("t, v, r, h, s", [".reg .b32 i;", *lines], [x])
+
+
+def ndtr_product_pair(x: Any, y: Any) -> tuple[Any, ...]:
+    """``ndtr_product`` of two numbers, sums of products of both at a time (PTX ISA, ``.f32x2``; sm_100 and later)."""
+    lines = [".reg .f32 t0, t1, v0, v1, r0, r1;", ".reg .b64 t, v, r, h, c;"]
+    for number in range(2):
+        lines += _product_range(f"{{$r{number}}}", f"t{number}", f"v{number}", f"r{number}")
+    lines += [f"mov.b64 {name}, {{{name}0, {name}1}};" for name in ("t", "v", "r")]
+    for place, coefficient in enumerate(reversed(_NDTR_EXPONENT)):
+        lines += [f"mov.b64 {'c' if place else 'h'}, {{{literal(coefficient)}, {literal(coefficient)}}};"]
+        lines += ["fma.rn.f32x2 h, h, t, c;"] if place else []
+    lines += ["mov.b64 {t0, t1}, h;", *(f"ex2.approx.ftz.f32 {name}, {name};" for name in ("t0", "t1"))]
+    lines += ["mov.b64 h, {t0, t1};", "fma.rn.f32x2 h, v, h, r;", "mov.b64 {{$w0}, {$w1}}, h;"]
     return emit("{\n" + "\n".join(lines) + "\n}", [Float32, Float32], [x, y])
+
+
+def _product_range(x: str, t: str, v: str, r: str) -> list[str]:
+    """t = |min(x, 14)|, v = -t, r = max(x, 0), with the sign of a zero.
+
+    The magnitude and its sign are modifiers of what reads them. Infinities meet the power 0 as x ndtr(x) has it: NaN at
+    -inf, inf at inf.
+    """
+    return [
+        f"min.NaN.f32 {t}, {x}, {literal(_NDTR_LARGEST)};",
+        f"abs.f32 {t}, {t};",
+        f"neg.f32 {v}, {t};",
+        f"max.f32 {r}, {x}, {literal(-0.0)};",
+    ]
 
 
 def full_ndtr(x: Any) -> Any:

@@ -39,8 +39,8 @@ class Precision(enum.Enum):
 class Way:
     """How one operation is computed: its precision and operands, and numbers that go with them.
 
-    ``operands`` are the plan's but where a product with a constant goes into the scaling of ``exp``, or a constant is
-    replaced by ``addend``.
+    ``operands`` are the plan's but where a product with a constant goes into the scaling of ``exp``, a constant is
+    replaced by ``addend``, or ``form`` takes others. Without any, nothing reads the result and none is computed.
     """
 
     precision: Precision
@@ -51,6 +51,8 @@ class Way:
     """then this is added to it,"""
     scale: float = 1.0
     """and the result is multiplied by this."""
+    form: str = ""
+    """Another function of ``fuse.short``, in the place of the primitive's."""
 
 
 _LIFT = 14
@@ -71,18 +73,22 @@ def is_fast(plan: EpiloguePlan) -> bool:
     return not plan.reduces and all(d.is_float and d.bits <= 16 for d in outputs)
 
 
-def ways_of(plan: EpiloguePlan) -> tuple[Way, ...]:
-    """How each of the plan's computes is emitted, in their order."""
+def ways_of(plan: EpiloguePlan, *, beside_wgmma: bool = False) -> tuple[Way, ...]:
+    """How each of the plan's computes is emitted, in their order.
+
+    ``beside_wgmma``: the tensor cores work on registers meanwhile, and wait where sums of products are computed.
+    """
     if not is_fast(plan):
         return tuple(Way(Precision.FULL, step.operands) for step in plan.computes)
-    uses = _Uses(plan)
+    uses = _Uses(plan, beside_wgmma)
     return tuple(uses.way(step) for step in plan.computes)
 
 
 class _Uses:
     """What becomes of each slot of a plan."""
 
-    def __init__(self, plan: EpiloguePlan) -> None:
+    def __init__(self, plan: EpiloguePlan, beside_wgmma: bool) -> None:
+        self._product = "ndtr_product_beside_wgmma" if beside_wgmma else "ndtr_product"
         self._constants = {c.slot: float(c.literal.value) for c in plan.constants}
         self._by_slot = {step.slot: step for step in plan.computes}
         self._readers: dict[int, list[PlanCompute]] = defaultdict(list)
@@ -95,6 +101,7 @@ class _Uses:
         self._lifted: dict[int, Way] = {}
         for step in plan.computes:
             self._lift(step)
+            self._join(step)
 
     def way(self, step: PlanCompute) -> Way:
         if step.operand_dtype is not FLOAT32:
@@ -129,6 +136,14 @@ class _Uses:
         self._lifted[power.slot] = Way(Precision.FLUSHED, (source,), factor, addend=-float(_LIFT))
         self._lifted[total.slot] = Way(Precision.FLUSHED, (power.slot,), addend=added * 2.0**-_LIFT)
         self._lifted[step.slot] = Way(Precision.FLUSHED, step.operands, scale=2.0**-_LIFT)
+
+    def _join(self, step: PlanCompute) -> None:
+        """The ways of ``x * ndtr(x)`` where nothing else reads the factor: one function."""
+        for place in range(2):
+            factor = self._only_read_by(step, "mul", place, ("ndtr",))
+            if factor is not None and factor.operands == (step.operands[1 - place],):
+                self._lifted[factor.slot] = Way(Precision.SHORT, ())
+                self._lifted[step.slot] = Way(Precision.SHORT, factor.operands, form=self._product)
 
     def _only_read_by(self, step: PlanCompute, name: str, place: int, of: tuple[str, ...]) -> PlanCompute | None:
         """The compute, one of the primitives ``of``, behind an operand of ``step``, if that is a ``name`` and reads it

@@ -300,6 +300,19 @@ def test_special_values_of_the_short_forms(fused):
         assert torch.equal(got[finite & (want.abs() > 1e-36)], want[finite & (want.abs() > 1e-36)]), name
 
 
+@pytest.mark.parametrize("target", ["90a", "100a"])
+def test_special_values_of_gelu_alone(fused, target):
+    """Where nothing else reads the normal distribution, it is one function with its factor."""
+    special = [0.0, -0.0, math.inf, -math.inf, math.nan, -13.0, -14.0, -15.0, -17.0, -21.0, -30.0, -90.0, -6e4, -3e38]
+    x = torch.tensor([*special, 3e38, 1e-40, -1e4, 14.0, 15.0, 100.0]).repeat(M, N // 20)
+    for dtype in (HALF, BF16):
+        text = "def epi(accum, x): D = gelu(x); return D"
+        result = fused(text, M, N, outputs=[("D", dtype, "row")], target=target, x=x)
+        got, want = result.got["D"], result.want["D"].reshape(M, N)
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-36, equal_nan=True)
+        assert torch.equal(got[x == 0].signbit(), x[x == 0].signbit())
+
+
 def test_two_at_a_time_are_what_one_at_a_time_are(fused):
     x = spread_out(-14.0, 6.0)
     x[0, :5] = torch.tensor([math.inf, -math.inf, math.nan, -0.0, 0.0])

@@ -126,29 +126,6 @@ def ndtr_product(x: Any) -> Any:
     return _block("t, v, r, h", lines, [x])
 
 
-def ndtr_product_beside_wgmma(x: Any) -> Any:
-    """x ndtr(x) to 5e-7: two special functions, and three sums of products fewer.
-
-    Beside wgmma each of these keeps the tensor cores waiting for half a cycle and more: where tiles of 128 by 128 with
-    K = 1024 lose 5 percent with this form, they lose 15 with the other one. Special functions, minima and integer
-    additions keep them from nothing, but take 10 and 4 cycles each.
-    """
-    lines = [
-        *_product_range("$x", "t", "v", "r"),
-        *_horner("h", "t", _NDTR_SQUARE),
-        *_horner("s", "t", _NDTR_ROOT),
-        "lg2.approx.ftz.f32 s, s;",
-        "mov.b32 i, s;",
-        "add.s32 i, i, -0x800000;",  # halved by its exponent: it is at least 2
-        "mov.b32 s, i;",
-        "neg.f32 s, s;",
-        "fma.rn.f32 h, h, t, s;",
-        "ex2.approx.ftz.f32 h, h;",
-        "fma.rn.f32 $d, v, h, r;",
-    ]
-    return _block("t, v, r, h, s", [".reg .b32 i;", *lines], [x])
-
-
 def ndtr_product_pair(x: Any, y: Any) -> tuple[Any, ...]:
     """``ndtr_product`` of two numbers, sums of products of both at a time (PTX ISA, ``.f32x2``; sm_100 and later)."""
     lines = [".reg .f32 t0, t1, v0, v1, r0, r1;", ".reg .b64 t, v, r, h, c;"]
@@ -164,17 +141,44 @@ def ndtr_product_pair(x: Any, y: Any) -> tuple[Any, ...]:
 
 
 def _product_range(x: str, t: str, v: str, r: str) -> list[str]:
-    """t = |min(x, 14)|, v = -t, r = max(x, 0), with the sign of a zero.
+    """t = min(|x|, 14), v = min(x, -t), r = max(x, 0), with the sign of a zero.
 
-    The magnitude and its sign are modifiers of what reads them. Infinities meet the power 0 as x ndtr(x) has it: NaN at
-    -inf, inf at inf.
+    Infinities meet the power 0 as x ndtr(x) has it: NaN at -inf, inf at inf. Beyond 14 the polynomial rises again.
     """
     return [
-        f"min.NaN.f32 {t}, {x}, {literal(_NDTR_LARGEST)};",
-        f"abs.f32 {t}, {t};",
+        f"abs.f32 {t}, {x};",
+        f"min.NaN.f32 {t}, {t}, {literal(_NDTR_LARGEST)};",
         f"neg.f32 {v}, {t};",
+        f"min.NaN.f32 {v}, {v}, {x};",
         f"max.f32 {r}, {x}, {literal(-0.0)};",
     ]
+
+
+def ndtr_product_beside_wgmma(x: Any) -> Any:
+    """x ndtr(x) to 5e-7: two special functions, and three sums of products fewer.
+
+    Beside wgmma each of these keeps the tensor cores waiting for half a cycle and more: where tiles of 128 by 128 with
+    K = 1024 lose 5 percent with this form, they lose 15 with the other one. Special functions, minima and integer
+    additions keep them from nothing, but take 10 and 4 cycles each. The square root is half a logarithm: its exponent
+    is lowered by 1. t = |min(x, 14)| needs no instruction for the magnitude, nor for the sign of -t.
+    """
+    lines = [
+        f"min.NaN.f32 t, $x, {literal(_NDTR_LARGEST)};",
+        "abs.f32 t, t;",
+        "neg.f32 v, t;",
+        f"max.f32 r, $x, {literal(-0.0)};",
+        *_horner("h", "t", _NDTR_SQUARE),
+        *_horner("s", "t", _NDTR_ROOT),
+        "lg2.approx.ftz.f32 s, s;",
+        "mov.b32 i, s;",
+        "add.s32 i, i, -0x800000;",  # the logarithm is at least 2
+        "mov.b32 s, i;",
+        "neg.f32 s, s;",
+        "fma.rn.f32 h, h, t, s;",
+        "ex2.approx.ftz.f32 h, h;",
+        "fma.rn.f32 $d, v, h, r;",
+    ]
+    return _block("t, v, r, h, s", [".reg .b32 i;", *lines], [x])
 
 
 def full_ndtr(x: Any) -> Any:

@@ -89,6 +89,8 @@ class Work(NamedTuple):
     moved_bytes: float
     shifted: tuple[bool, bool] = (False, False)
     """Whether rows of A, and of B, begin elsewhere than at lines of 128 bytes."""
+    stored_bytes: float = 0.0
+    """Those of the moved bytes that are written."""
 
     @property
     def memory_bytes(self) -> float:
@@ -116,7 +118,7 @@ def work_of(args: GemmArguments, copied: tuple[bool, bool] = (False, False)) -> 
         moved = facts.load_bytes + facts.store_bytes
         a, b = copied
         shifted = (not a and _is_shifted(args.A.traits), not b and _is_shifted(args.B.traits))
-        found = Work(*args.problem_size, args.A.traits.dtype.bytes, operations, moved, shifted)
+        found = Work(*args.problem_size, args.A.traits.dtype.bytes, operations, moved, shifted, facts.store_bytes)
         args.memo[key] = found
     return found
 
@@ -201,7 +203,8 @@ class Traffic(NamedTuple):
     """How memory slows a persistent kernel down: ``terabytes_per_second`` it gets, the exponent with which its time and
     the SMs' add up (1: one after the other; large: side by side), what a byte that is read again counts beside one that
     is read once; how fast copies from the cache are, where that is known; a launch; and how many operations of 16-bit
-    products, those beyond the problem's edges too, the chip's power allows in a microsecond for long."""
+    products, those beyond the problem's edges too, the chip's power allows in a microsecond for long. ``in_rows`` is
+    what a written byte counts where a group is one row of tiles: rows of an output are then written from end to end."""
 
     terabytes_per_second: float
     exponent: float
@@ -209,6 +212,7 @@ class Traffic(NamedTuple):
     copies: Copies | None = None
     launch_us: float = LAUNCH_US
     sustained_per_us: float = math.inf
+    in_rows: float = 1.0
 
 
 class Persistent(NamedTuple):
@@ -230,11 +234,9 @@ class Persistent(NamedTuple):
 
 def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
     """The SM with most tiles decides."""
-    tiles_m, tiles_n = -(-work.m // (how.tile_m * how.cluster_m)), -(-work.n // (how.tile_n * how.cluster_n))
-    tiles = tiles_m * tiles_n * work.batches
+    tiles, slots = tiles_and_slots(work, how, target)
     if not tiles:
         return EMPTY_US
-    slots = max(1, sm_count(target) // (how.cluster_m * how.cluster_n * how.split))
     main = -(-work.k // (how.tile_k * how.split)) * _step_us(work, how, min(tiles, slots)) + how.times.tile_us
     epilogue = how.times.epilogue_us + work.heavier_us(how.tile_m, how.tile_n, target.cc)
     parts = (how.split - 1) * how.tile_m * how.tile_n * _ACCUMULATOR_BYTES
@@ -248,9 +250,18 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
         busy = rounds * max(main, epilogue) + epilogue
     again = work.batches * _refetched_bytes(work, how, min(tiles, slots), target.cc)
     moved = work.memory_bytes + how.traffic.again * again
+    if how.group == 1:
+        moved -= (1 - how.traffic.in_rows) * work.batches * work.m * work.n * work.stored_bytes
     memory = moved / (how.traffic.terabytes_per_second * 1e6)
     powered = _beside(_THROTTLED, busy, _sustained_us(work, how, tiles))
     return _beside(how.traffic.exponent, powered, memory) + how.traffic.launch_us
+
+
+def tiles_and_slots(work: Work, how: Persistent, target: TargetSm) -> tuple[int, int]:
+    """How many tiles (or clusters' tiles) there are, and how many are worked on at once at most."""
+    tiles_m, tiles_n = -(-work.m // (how.tile_m * how.cluster_m)), -(-work.n // (how.tile_n * how.cluster_n))
+    slots = max(1, sm_count(target) // (how.cluster_m * how.cluster_n * how.split))
+    return tiles_m * tiles_n * work.batches, slots
 
 
 def _beside(exponent: float, *us: float) -> float:

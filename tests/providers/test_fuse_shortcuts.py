@@ -96,7 +96,8 @@ def test_reciprocals_of_a_power_and_a_number_are_lifted_where_nothing_else_reads
     ("expression", "joined"),
     [("gelu(accum)", 1), ("ndtr(accum) * accum", 1), ("gelu(accum) * gelu(accum - 1.0)", 2), ("gelu(accum) + accum", 1),
      ("ndtr(accum)", 0), ("gelu(accum) + ndtr(accum)", 0), ("ndtr(accum) * (accum + 1.0)", 0),
-     ("ndtr(accum) * ndtr(accum)", 0), ("gelu(accum); F = ndtr(accum)", 0), ("gelu(accum, approximate='tanh')", 0)],
+     ("ndtr(accum) * ndtr(accum)", 0), ("gelu(accum); F = ndtr(accum)", 0), ("gelu(accum, approximate='tanh')", 0),
+     ("exp(gelu(1.5)) + accum", 0), ("sigmoid(gelu(accum))", 1)],
 )  # fmt: skip
 def test_a_number_times_its_normal_distribution_is_one_function(fuse_tools, expression, joined):
     plan = plan_of(fuse_tools, expression)
@@ -109,6 +110,8 @@ def test_a_number_times_its_normal_distribution_is_one_function(fuse_tools, expr
         for step, way in products:
             (factor,) = set(step.operands) & left_out
             assert way.operands == tuple(set(step.operands) - {factor})
+        read = {slot for _, way in ways for slot in way.operands} | {store.operand for store in plan.stores}
+        assert not read & left_out
     wide = plan_of(fuse_tools, expression, dtype=torch.float32)
     assert not any(way.form for way in ways_of(wide))
 

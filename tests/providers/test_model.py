@@ -101,6 +101,20 @@ def test_outputs_that_are_written_row_by_row_take_less_of_memory():
     assert busy(work, group=8, traffic=in_rows, **options) == busy(work, group=8, traffic=scattered, **options)
 
 
+@pytest.mark.parametrize(("majors", "stored_bytes"), [("rr", 4.0), ("cc", 0.0), ("rc", 0.0)])
+def test_what_is_written_along_rows(majors, stored_bytes):
+    made = {
+        "r": lambda: torch.empty(24, 16, dtype=torch.bfloat16),
+        "c": lambda: torch.empty(16, 24, dtype=torch.bfloat16).mT,
+    }
+    outputs = {name: made[major]() for name, major in zip("DF", majors, strict=True)} | {"s": torch.empty(24, 1)}
+    text = "def epi(accum): D = relu(accum); F = accum; s = sum(D, dim=-1, keepdim=True); return D, F, s"
+    epilogue = ops.EpilogueArguments(text, **outputs)
+    a, b = torch.empty(24, 8, dtype=torch.bfloat16), torch.empty(8, 16, dtype=torch.bfloat16)
+    args = ops.GemmArguments(a, b, torch.empty(24, 16), torch.float32, epilogue)
+    assert model.work_of(args).stored_bytes == stored_bytes
+
+
 @pytest.mark.parametrize(
     ("size", "text", "group"),
     [

@@ -64,7 +64,7 @@ MEASURED: dict[Row, PersistentTimes] = {
 # 3000^3, with rows of 6000 bytes: 48 KB a microsecond to each of 132 SMs in every configuration; 1000^3, 64 CTAs: 77.
 COPIES = Copies(sm_bytes_per_us=112e3, chip_bytes_per_us=14.5e6, shifted_sm=1.43, shifted_chip=2.3)
 # Groups of 1 beside groups of 8 at 8192 x 8192 x 512: two outputs 5 % faster, two outputs and C 3.4, bias and relu 1.1.
-TRAFFIC = Traffic(4.2, 3.0, 1.0, COPIES, launch_us=1.1, sustained_per_us=7.15e8, in_rows=0.7)
+TRAFFIC = Traffic(4.2, 3.0, 1.0, COPIES, launch_us=1.1, sustained_per_us=7.15e8, in_rows=0.75)
 # Three stages of 128 bytes: 1488 us instead of 1391 at 8192 x 14336 x 4096 with C and two outputs.
 _SHALLOW, _SHALLOW_BYTES = 1.07, 512
 _UNBUFFERED = 1.4

@@ -106,4 +106,5 @@ SHORT: dict[str, Short | OwnShort] = {
     "ndtr_product": OwnShort(),
     "ndtr_product_beside_wgmma": OwnShort(),
 }
-"""Shorter forms of float32, for outputs of 16 bits: relative error at most 2^-18 (2^-17 for ``exp`` far from 0)."""
+"""Shorter forms of float32, for outputs of 16 bits, by primitive or ``Way.form``: relative error at most 2^-18 (2^-17
+for ``exp`` far from 0), or what their functions state."""

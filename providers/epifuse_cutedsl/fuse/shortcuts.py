@@ -138,10 +138,15 @@ class _Uses:
         self._lifted[step.slot] = Way(Precision.FLUSHED, step.operands, scale=2.0**-_LIFT)
 
     def _join(self, step: PlanCompute) -> None:
-        """The ways of ``x * ndtr(x)`` where nothing else reads the factor: one function."""
+        """The ways of ``x * ndtr(x)`` where nothing else reads the factor: one function.
+
+        Not of constants: a product with one goes into the scaling of ``exp``, which then reads the factor.
+        """
         for place in range(2):
             factor = self._only_read_by(step, "mul", place, ("ndtr",))
-            if factor is not None and factor.operands == (step.operands[1 - place],):
+            if factor is None or factor.operands[0] in self._constants:
+                continue
+            if factor.operands[0] == step.operands[1 - place]:
                 self._lifted[factor.slot] = Way(Precision.SHORT, ())
                 self._lifted[step.slot] = Way(Precision.SHORT, factor.operands, form=self._product)
 

@@ -108,7 +108,10 @@ def test_what_is_written_along_rows(majors, stored_bytes):
         "c": lambda: torch.empty(16, 24, dtype=torch.bfloat16).mT,
     }
     outputs = {name: made[major]() for name, major in zip("DF", majors, strict=True)} | {"s": torch.empty(24, 1)}
-    text = "def epi(accum): D = relu(accum); F = accum; s = sum(D, dim=-1, keepdim=True); return D, F, s"
+    outputs["a"] = torch.empty(())
+    text = (
+        "def epi(accum): D = relu(accum); F = accum; s = sum(D, dim=-1, keepdim=True); a = amax(F); return D, F, s, a"
+    )
     epilogue = ops.EpilogueArguments(text, **outputs)
     a, b = torch.empty(24, 8, dtype=torch.bfloat16), torch.empty(8, 16, dtype=torch.bfloat16)
     args = ops.GemmArguments(a, b, torch.empty(24, 16), torch.float32, epilogue)

@@ -118,7 +118,7 @@ def work_of(args: GemmArguments, copied: tuple[bool, bool] = (False, False)) -> 
         moved = facts.load_bytes + facts.store_bytes
         a, b = copied
         shifted = (not a and _is_shifted(args.A.traits), not b and _is_shifted(args.B.traits))
-        rows = all(out.stride(-1) == 1 or out.shape[-1] == 1 for out in args.outputs)
+        rows = all(out.shape[-1:].numel() == 1 or out.stride(-1) == 1 for out in args.outputs)
         stored = facts.store_bytes if rows else 0.0
         found = Work(*args.problem_size, args.A.traits.dtype.bytes, operations, moved, shifted, stored)
         args.memo[key] = found

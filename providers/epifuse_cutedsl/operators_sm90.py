@@ -17,7 +17,7 @@ from epifuse.status import Status
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs import times_sm90
-from epifuse_cutedsl.configs.sm90 import WARP_ROWS, WARPGROUP, Sm90Config, Tail, configurations
+from epifuse_cutedsl.configs.sm90 import OPERAND_MAPS, WARP_ROWS, WARPGROUP, Sm90Config, Tail, configurations
 from epifuse_cutedsl.configs.sm90_products import KINDS
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
 from epifuse_cutedsl.fuse.facts import KernelFacts, kept_rows
@@ -60,7 +60,7 @@ class Sm90GemmOperator(GemmOperator):
     targets = (MADE_FOR["sm90"],)
     groups = (1, 8)
     products = tuple(KINDS)
-    main_codes = (*(CODE,) * (2 + MOST_MAPS), *"iiiiiiiiiii")
+    main_codes = (*(CODE,) * (OPERAND_MAPS + MOST_MAPS), *"iiiiiiiiiiii")
     """Struct codes of the tensor maps of A, B and the epilogue's boxes, and of ``kernels.sm90.kernel.NUMBERS``."""
     scratch_numbers = 4 * 128
     """A line for each of 4 warps, for a piece of 64 rows and up to 128 columns."""

@@ -25,11 +25,13 @@ class TmaLaunch(GemmLaunch):
     """The workspace's address of the last run, and the main loop's parameters for it."""
 
     def _operand_maps(self, args: GemmArguments, routes: Sequence[Route], boxes: Sequence[Box]) -> list[bytes]:
-        """The maps of A and B for copies of these boxes; zeros in the place of those that wait for a workspace."""
-        maps, moved = [bytes(tensormap.BYTES)] * 2, []
+        """The maps of A and B by turns for copies of these boxes; zeros in the place of those that wait for a
+        workspace."""
+        maps, moved = [bytes(tensormap.BYTES)] * len(boxes), []
         addresses = args.A.data_ptr(), args.B.data_ptr()
-        places = zip(routes, boxes, addresses, self._workspace.offsets, strict=True)
-        for index, (route, box, address, offset) in enumerate(places):
+        operands = list(zip(routes, addresses, self._workspace.offsets, strict=True))
+        for index, box in enumerate(boxes):
+            route, address, offset = operands[index % 2]
             if route.copy is None:
                 maps[index] = tensormap.encode(route.operand.tiled_map(address, box), self._device)
             else:

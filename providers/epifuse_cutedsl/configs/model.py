@@ -95,8 +95,12 @@ class Work(NamedTuple):
     @property
     def memory_bytes(self) -> float:
         """What must come from memory and go there, each byte once."""
-        operands = (self.m + self.n) * self.k * self.element_bytes
-        return self.batches * (operands + self.m * self.n * self.moved_bytes)
+        return self.operand_bytes + self.batches * self.m * self.n * self.moved_bytes
+
+    @property
+    def operand_bytes(self) -> float:
+        """A and B."""
+        return float(self.batches * (self.m + self.n) * self.k * self.element_bytes)
 
     def heavier_us(self, tile_m: int, tile_n: int, cc: int) -> float:
         """What a tile's epilogue takes beyond the one that was measured: issue slots, and bytes through the SM."""
@@ -253,7 +257,9 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
     again = work.batches * _refetched_bytes(work, how, min(tiles, slots), target.cc)
     moved = work.memory_bytes + how.traffic.again * again
     if how.group == 1:
-        moved -= (1 - how.traffic.in_rows) * work.batches * work.m * work.n * work.stored_bytes
+        stored = work.batches * work.m * work.n * work.stored_bytes
+        beyond = min(1.0, stored / _cache_bytes(target.cc))  # what the cache takes is written from it, in no order
+        moved -= (1 - how.traffic.in_rows) * stored * beyond
     memory = moved / (how.traffic.terabytes_per_second * 1e6)
     powered = _beside(_THROTTLED, busy, _sustained_us(work, how, tiles))
     return _beside(how.traffic.exponent, powered, memory) + how.traffic.launch_us
@@ -301,4 +307,8 @@ def _refetched_bytes(work: Work, how: Persistent, slots: int, cc: int) -> float:
     at_once = (high * tile_m + wide * tile_n) * work.k * work.element_bytes
     once = (work.m + work.n) * work.k * work.element_bytes
     again = max(0.0, at_once * rows * columns / slots - once)
-    return again * min(1.0, once / (1e6 * rates_of(cc).cache_megabytes)) ** 2
+    return again * min(1.0, once / _cache_bytes(cc)) ** 2
+
+
+def _cache_bytes(cc: int) -> float:
+    return 1e6 * rates_of(cc).cache_megabytes

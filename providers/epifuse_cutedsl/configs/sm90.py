@@ -22,6 +22,8 @@ WARP_ROWS = 16
 BLOCK_M = 64
 """Rows of one wgmma, and of an epilogue's tile."""
 ACCUMULATOR_BYTES = 4
+OPERAND_MAPS = 4
+"""Tensor maps of A and B: those of whole tiles, and those of what is left of the last ones."""
 _BARRIERS_BYTES = 1024
 _MOST_STAGES = 8
 _LEAST_STAGES = 3
@@ -224,6 +226,11 @@ _TILES = (
     (64, 128, 128, True, (2, 1), 2, 1),
     (128, 128, 64, True, (1, 2), 2, 1),
     (64, 128, 64, True, (1, 2), 2, 1),
+    (64, 256, 64, True, (2, 1), 2, 1),
+    (64, 192, 64, True, (2, 1), 2, 1),
+    (192, 64, 64, True, (1, 2), 1, 1),
+    (128, 64, 64, True, (1, 2), 1, 1),
+    (192, 128, 64, True, (1, 2), 2, 1),
 )
 
 # Where sums are promoted: 96 accumulators a thread leave room for as many again, so that a part has all columns.

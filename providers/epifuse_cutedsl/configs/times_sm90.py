@@ -41,6 +41,9 @@ MEASURED: dict[Row, PersistentTimes] = {
     (128, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.507, 0.79, 1.38),
     (128, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.682, 0.02, 1.64),
     (128, 256, 128, False, (2, 1), 2, 1): PersistentTimes(0.699, 0.02, 1.64),
+    (128, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.210, 0.60, 0.75),
+    (192, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.507, 0.79, 1.38),
+    (192, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.340, 0.40, 0.80),
     (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.692, 0.02, 1.64),
     (64, 128, 128, False, (1, 1), 1, 2): PersistentTimes(0.269, 0.24, 0.41),
     (64, 128, 128, False, (1, 1), 1, 4): PersistentTimes(0.260, 3.75, 1.25),
@@ -52,8 +55,10 @@ MEASURED: dict[Row, PersistentTimes] = {
     (64, 128, 256, False, (1, 1), 1, 2): PersistentTimes(0.540, 0.17, 0.41),
     (64, 128, 256, True, (1, 1), 2, 1): PersistentTimes(0.381, 0.30, 0.41),
     (64, 128, 256, True, (2, 1), 2, 1): PersistentTimes(0.446, 0.34, 0.78),
+    (64, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.310, 0.40, 0.70),
     (64, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.366, 0.02, 0.82),
     (64, 256, 128, True, (1, 1), 2, 1): PersistentTimes(0.360, 0.43, 0.82),
+    (64, 256, 128, True, (2, 1), 2, 1): PersistentTimes(0.390, 0.50, 0.90),
     (64, 64, 128, True, (1, 1), 1, 1): PersistentTimes(0.097, 0.30, 0.20),
     (64, 64, 128, True, (1, 1), 1, 2): PersistentTimes(0.101, 1.05, 0.49),
     (64, 64, 256, True, (1, 1), 1, 1): PersistentTimes(0.287, 0.16, 0.20),
@@ -76,8 +81,11 @@ _PROMOTED, _PROMOTED_SMALL, _PROMOTED_PINGPONG = 1.2, 1.3, 1.5
 _SMALL_AREA = 128 * 128
 _USUAL_GROUP, _USUAL_AT_ONCE = 8, 1
 _OTHER_GROUPS = 1.002
-"""Where nothing tells groups apart, those of 8, but 1 where all tiles are worked on at once: 1 % faster at 1000^3 and
-1024^3, level at 512^3 and 64 x 4096 x 4096."""
+"""Where nothing else tells groups apart, those of 8, but 1 where all tiles are worked on at once and operands are
+little: 1 % faster at 768^3, 1000^3 and 1024^3. Beyond that, CTAs that read the same tile of B must be neighbours:
+groups of 1 cost 1 to 4 % at 512 x 512 x 8192, 10 to 17 at 128 x 4096 x 4096, 15 at 256 x 8192 x 8192, 50 at 384 x 2048
+x 8192."""
+_LITTLE_BYTES = 8e6
 _FLOPS_PER_CLOCK = 4096.0
 """Of one SM, with 16-bit operands and wgmma, as specified; a K tile of 128 bytes takes as long with 8 bits."""
 _CLOCK_GHZ = 1.7
@@ -94,7 +102,8 @@ def estimate_us(
         return None
     work, ours = work_of(args, copied), how(config, group)
     tiles, slots = tiles_and_slots(work, ours, target)
-    usual = _USUAL_AT_ONCE if tiles <= slots else _USUAL_GROUP
+    at_once = tiles <= slots and work.operand_bytes <= _LITTLE_BYTES
+    usual = _USUAL_AT_ONCE if at_once else _USUAL_GROUP
     return persistent_us(work, ours, target) * (1.0 if group == usual else _OTHER_GROUPS)
 
 

@@ -18,6 +18,15 @@ def when(condition: Any, body: Callable[[], None]) -> None:
 
 
 @cute.jit
+def either(condition: Any, first: Callable[[], None], second: Callable[[], None]) -> None:
+    """Run ``first`` where the condition holds, else ``second``; they may change no scalar that is used afterwards."""
+    if condition:
+        first()
+    else:
+        second()
+
+
+@cute.jit
 def choose(condition: Any, first: Callable[[], Any], second: Callable[[], Any], before: Any) -> Any:
     """What ``first`` gives where the condition holds, else what ``second`` gives: both as many scalars, of the same
     types, as ``before``."""

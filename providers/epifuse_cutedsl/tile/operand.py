@@ -64,6 +64,12 @@ class OperandTile(NamedTuple):
         """What the copies of a K tile bring, those of all CTAs that share it together."""
         return self.boxes * self.box_rows * SWIZZLE_BYTES
 
+    def edge(self, extent: int) -> OperandTile:
+        """The tile whose boxes are what is left of this one's at the end of an operand of ``extent`` positions: of the
+        one part that is copied neither whole nor not at all."""
+        rows = -(-extent // ATOM_ROWS) * ATOM_ROWS % self.part_rows
+        return self._replace(extent=rows, parts=1) if self.k_major and rows else self
+
     @property
     def leading_bytes(self) -> int:
         """The descriptor's leading offset: from one box to the next, if MN-major; else it has no meaning."""

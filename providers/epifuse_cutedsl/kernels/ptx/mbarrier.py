@@ -46,9 +46,12 @@ def arrive_at(address: Any, predicate: Any) -> None:
     emit("@{$r1} mbarrier.arrive.release.cta.shared::cluster.b64 _, [{$r0}];", (), [address, predicate])
 
 
-def arrive_expect_tx(barrier: Any, size_bytes: int) -> None:
-    """One arrival, and ``size_bytes`` that asynchronous copies are to bring before the phase completes."""
-    emit(f"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [{{$r0}}], {size_bytes};", (), [barrier])
+def arrive_expect_tx(barrier: Any, size_bytes: Any) -> None:
+    """One arrival, and ``size_bytes`` (an int or Int32) that asynchronous copies are to bring before the phase
+    completes."""
+    known = isinstance(size_bytes, int)
+    text = f"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [{{$r0}}], {size_bytes if known else '{$r1}'};"
+    emit(text, (), [barrier, *(() if known else (size_bytes,))])
 
 
 def wait_parity(barrier: Any, parity: Any) -> None:

@@ -51,6 +51,17 @@ def load(
     emit(text, (), [*operands, *(() if policy is None else (policy,))])
 
 
+def prefetch(tensor_map: Any, coordinates: Sequence[Any]) -> None:
+    """Bring the box at ``coordinates`` (as in ``load``) into the second-level cache (PTX ISA,
+    "cp.async.bulk.prefetch.tensor").
+
+    Nothing is read by it: it may stand before a wait for those who write the tensor.
+    """
+    rank = len(coordinates)
+    text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global [{{$r0}}, {braced('r', rank, 1)}];"
+    emit(text, (), [tensor_map, *coordinates])
+
+
 def eviction(priority: str) -> Any:
     """A policy (Int64) of the second-level cache: ``evict_first``, ``evict_normal`` or ``evict_last`` (PTX ISA,
     "createpolicy")."""

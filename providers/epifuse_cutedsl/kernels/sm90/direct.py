@@ -9,6 +9,7 @@ vectors, which the warpgroup keeps in shared memory for all pieces of a tile.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,12 +18,14 @@ from cutlass.cute import arch
 from epifuse import dtypes
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, WARP_ROWS, Sm90Config
 from epifuse_cutedsl.fuse.boxes import Boxes
-from epifuse_cutedsl.fuse.control import when
+from epifuse_cutedsl.fuse.control import either, when
 from epifuse_cutedsl.fuse.convert import unpack
 from epifuse_cutedsl.fuse.fragment import Extents, Fragment, Run, TileCoordinates
 from epifuse_cutedsl.fuse.staged import Staged
 from epifuse_cutedsl.kernels.copies import addresses, load_boxes, store_boxes
 from epifuse_cutedsl.kernels.ptx import cluster, mbarrier, tma
+
+_FEW_PIECES = 2
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class DirectTail:
         extents and read nothing outside.
         """
         depth = self.config.depth
+        before: TileCoordinates | None = None
         for index, tile in enumerate(pieces):
             begun = ahead
             if index + 1 < len(pieces):
@@ -122,6 +126,11 @@ class DirectTail:
                 uses = len(range(index % depth, len(pieces), depth))  # of the buffer, in a tile
                 parity = (turn * uses + index // depth) & 1
                 mbarrier.wait_parity(self._arrived(index % depth), parity)
+            if self._late:
+                work = functools.partial(self._piece, tile, registers, index, begun, before)
+                either(inside, work, functools.partial(self._flush, before, index - 1))
+                before = tile
+                continue
             when(inside, lambda i=index, t=tile, r=registers, b=begun: self._piece(t, r, i, b))
             if self.boxes.output_bytes:  # also where nothing was stored: a buffer's group is found by counting
                 tma.commit_group()
@@ -131,6 +140,26 @@ class DirectTail:
                 cluster.sync_warp()  # the buffer has been read: the next copies may follow
                 if index + depth < len(pieces):
                     when(self.lane == 0, lambda i=index + depth: self._load(pieces[i], i))
+        self._flush(before, len(pieces) - 1)
+
+    @property
+    def _late(self) -> bool:
+        """Whether a piece's output is copied when the next one's arithmetic is done, so that no lane waits for what it
+        has just written to shared memory. H200, 8192 x 8192 x 512: row and column scales 2.6 % faster, gelu 1.0; but
+        two outputs 1.8 % slower, and 1024^3, whose tiles have two pieces, 2.7 %."""
+        one = self.boxes.output_bytes > 0 and len(self.boxes.numbered_outputs()) == 1 and not self.boxes.load_bytes
+        return one and self.config.depth > 1 and self.config.blocks * self.config.pieces > _FEW_PIECES
+
+    def _flush(self, tile: TileCoordinates | None, index: int) -> None:
+        """Start the copies of a piece's outputs, with the other buffer free afterwards. None: only the latter."""
+        if tile is not None:
+            tma.fence_async_shared()
+        tma.wait_group_read(0)
+        cluster.sync_warp()
+        if tile is not None:
+            inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
+            when((self.lane == 0) & inside, lambda: self._store(tile, index % self.config.depth))
+            tma.commit_group()
 
     def finish(self) -> None:
         """After the last tile: shared memory is given back when the copies have read it."""
@@ -138,21 +167,29 @@ class DirectTail:
             tma.wait_group_read(0)
 
     def _piece(
-        self, tile: TileCoordinates, registers: list[Any], index: int, begun: tuple[Any, list[Any], list[Any], Fragment]
+        self,
+        tile: TileCoordinates,
+        registers: list[Any],
+        index: int,
+        begun: tuple[Any, list[Any], list[Any], Fragment],
+        before: TileCoordinates | None = None,
     ) -> None:
-        """One piece from registers to outputs."""
+        """One piece from registers to outputs, or to shared memory (``_late``), ``before`` it the last one's copies."""
         bound, words, pieces, places = begun
         buffer = index % self.config.depth
-        if self.boxes.output_bytes:
+        at_once = self.boxes.output_bytes > 0 and not self._late
+        if at_once:
             tma.wait_group_read(self.config.depth - 1 if index else 0)  # the buffer has been read
-        if self.boxes.output_bytes or self.boxes.load_bytes:  # ldmatrix wants the lanes together, too
+        if at_once or self.boxes.load_bytes:  # ldmatrix wants the lanes together, too
             cluster.sync_warp()
         state = bound.tile_begin(places, words)
         staged = self._staged(buffer)
+        if self._late:
+            staged = replace(staged, sync=functools.partial(self._flush, before, index - 1))
         dtype = dtypes.of(self.accumulator)
         values = [unpack([word], dtype, 1, dtype)[0] for word in registers]
         state = bound.visit(replace(places, registers=values), pieces, state, staged)
-        if self.boxes.output_bytes:
+        if at_once:
             tma.fence_async_shared()
             cluster.sync_warp()
             when(self.lane == 0, lambda: self._store(tile, buffer))

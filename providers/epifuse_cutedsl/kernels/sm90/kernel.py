@@ -11,10 +11,10 @@ from cutlass import Int32, Uint8, cute
 from cutlass.cute import arch
 
 from epifuse_cutedsl import compat
-from epifuse_cutedsl.configs.sm90 import CONSUMERS, WARPGROUP, WARPGROUP_WARPS, Sm90Config
+from epifuse_cutedsl.configs.sm90 import CONSUMERS, OPERAND_MAPS, WARPGROUP, WARPGROUP_WARPS, Sm90Config
 from epifuse_cutedsl.configs.sm90_products import ProductKind
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS
-from epifuse_cutedsl.fuse.control import when
+from epifuse_cutedsl.fuse.control import either, when
 from epifuse_cutedsl.fuse.fragment import Extents
 from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, tma, wgmma
 from epifuse_cutedsl.kernels.sm90 import consumer, direct, epilogue, producer
@@ -24,8 +24,9 @@ from epifuse_cutedsl.kernels.sm90.split import Split
 from epifuse_cutedsl.tile.smem import ALIGNMENT_BYTES
 
 TensorMap = compat.tensor_map_parameter()
-MAPS = 2 + MOST_MAPS
-"""Tensor maps among the parameters, before the numbers: A's, B's, those of the epilogue's boxes (zeros if unused)."""
+MAPS = OPERAND_MAPS + MOST_MAPS
+"""Tensor maps among the parameters, before the numbers: A's, B's, those of their last tiles, those of the epilogue's
+boxes (zeros if unused)."""
 NUMBERS: tuple[tuple[str, str], ...] = (
     ("m", "i32"),
     ("n", "i32"),
@@ -38,12 +39,14 @@ NUMBERS: tuple[tuple[str, str], ...] = (
     ("group", "i32"),
     ("stagger", "i32"),
     ("streamed", "i32"),
+    ("edges", "i32"),
 )
 """Names and types of the main loop's numbers, in order, behind the tensor maps; the epilogue's follow.
 
 ``a_batched`` is 0 where one matrix serves all batches, else 1. ``stagger``: so many K tiles further on begins each tile
-than the one before. ``streamed``: 1 where A is read once and is larger than the second-level cache, 2 where B is: the
-cache had better keep the other one.
+than the one before. ``streamed``: 1 where A is read once and is larger than the second-level cache, 2 where B is, 0
+where neither is. ``edges``: 1 where rows of tiles beyond the operands are not copied, 0 where they are filled with
+zeros.
 """
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
 """Registers a thread after their redistribution; 128 (40 + 2 * 232) are at most the SM's 65536."""
@@ -92,6 +95,8 @@ class Sm90Gemm:
         self,
         map_a: TensorMap,
         map_b: TensorMap,
+        edge_a: TensorMap,
+        edge_b: TensorMap,
         map_0: TensorMap,
         map_1: TensorMap,
         map_2: TensorMap,
@@ -99,7 +104,9 @@ class Sm90Gemm:
         numbers: list,
     ) -> None:
         """The kernel's body: the warpgroups part."""
-        m, n, k, batches, a_batched, b_batched, tiles_m, tiles_n, group, stagger, streamed = numbers[: len(NUMBERS)]
+        m, n, k, batches, a_batched, b_batched, tiles_m, tiles_n, group, stagger, streamed, edges = numbers[
+            : len(NUMBERS)
+        ]
         config = self.config
         thread = arch.thread_idx()[0]
         warpgroup = arch.make_warp_uniform(thread // WARPGROUP)
@@ -120,7 +127,8 @@ class Sm90Gemm:
         for each in (tail, split) if config.split > 1 else (tail,):
             when(((thread & 31) == 0) & (warpgroup < CONSUMERS), each.make_barriers)
         cluster.launch_dependents()
-        used = [map_a.get_ptr().toint(), map_b.get_ptr().toint(), *maps[: self._epilogue_maps]]
+        operands = [each.get_ptr().toint() for each in (map_a, map_b, edge_a, edge_b)]
+        used = [*operands, *maps[: self._epilogue_maps]]
         producing = (thread == CONSUMERS * WARPGROUP) & (k > Int32(0))  # K = 0: there are no tensor maps
         when(producing, lambda: [tma.prefetch_tensormap(each) for each in used])
         self._meet()
@@ -129,21 +137,27 @@ class Sm90Gemm:
         k_tiles = k_tiles * (share + 1) // config.split - first_k_tile
         tiles = tiles_m * tiles_n * batches
         schedule = Schedule(config, first, step, tiles, tiles_m, tiles_n, group, rank)
+        beside = sum(1 << config.cluster * i for i in range(config.cluster_n)) << rank[0]
+        below = ((1 << config.cluster) - 1) << rank[1] * config.cluster
+        a = producer.Source(operands[0], operands[2], self.a, m, a_batched, rank[1], beside)
+        b = producer.Source(operands[1], operands[3], self.b, n, b_batched, rank[0], below)
+        load = functools.partial(producer.run, ring, schedule, a, b, first_k_tile, k_tiles, stagger, streamed)
+        clearing = producer.Clearing(ring, schedule, a, b)
 
         def produce() -> None:
             wgmma.setmaxnreg(PRODUCER_REGISTERS, increase=False)
-            beside = sum(1 << config.cluster * i for i in range(config.cluster_n)) << rank[0]
-            below = ((1 << config.cluster) - 1) << rank[1] * config.cluster
-            a = producer.Source(map_a.get_ptr().toint(), self.a, a_batched, rank[1], beside)
-            b = producer.Source(map_b.get_ptr().toint(), self.b, b_batched, rank[0], below)
             loads = (thread == CONSUMERS * WARPGROUP) & (k_tiles > Int32(0))
-            when(loads, lambda: producer.run(ring, schedule, a, b, first_k_tile, k_tiles, stagger, streamed))
+            whole, cut = functools.partial(load, edges=False), functools.partial(load, edges=True)
+            when(loads, lambda: either(edges > 0, cut, whole))
+            other = thread - (config.threads - producer.CLEARERS)
+            when((edges > 0) & (other >= 0), lambda: clearing.run(other))
 
         def consume() -> None:
             wgmma.setmaxnreg(CONSUMER_REGISTERS, increase=True)
+            when(edges > 0, clearing.wait)
             _consume(self.product, ring, schedule, tail, split, mine, warpgroup, k_tiles)
 
-        _either(warpgroup == CONSUMERS, produce, consume)
+        either(warpgroup == CONSUMERS, produce, consume)
         if cutlass.const_expr(config.ctas > 1):
             cluster.sync()  # until then, others copy into this CTA's memory and arrive at its mbarriers
 
@@ -201,15 +215,6 @@ class Sm90Gemm:
 
 
 @cute.jit
-def _either(condition: Any, first: Any, second: Any) -> None:
-    """One of two roles."""
-    if condition:
-        first()
-    else:
-        second()
-
-
-@cute.jit
 def _consume(
     product: Any, ring: Any, schedule: Any, tail: Any, split: Any, thread: Any, warpgroup: Any, k_tiles: Any
 ) -> None:
@@ -246,7 +251,7 @@ def _consume(
             stage, parity = ring.skip(stage, parity, k_tiles)
         if cutlass.const_expr(config.split > 1):
             finish = functools.partial(_finish_split, product, tail, split, accumulators, pieces, begun[0], turn)
-            _either(split.rank == 0, finish, functools.partial(split.send, accumulators, turn))
+            either(split.rank == 0, finish, functools.partial(split.send, accumulators, turn))
         else:
             tail.run(product, accumulators, pieces, begun[0], turn)
         turn = turn + 1

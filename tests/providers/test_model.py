@@ -123,7 +123,8 @@ def test_what_is_written_along_rows(majors, stored_bytes):
     [
         ((8192, 8192, 512), "F = accum + 1.0; D = relu(F); return D, F", 1),
         ((8192, 14336, 4096), "F = accum + 1.0; D = relu(F); return D, F", 8),
-        ((8192, 8192, 512), "D = relu(accum + 1.0); return D", 1),
+        ((8192, 8192, 512), "D = relu(accum + 1.0); return D", 8),
+        ((256, 8192, 8192), "D = relu(accum + 1.0); return D", 8),
         ((4096, 4096, 4096), "D = relu(accum + 1.0); return D", 8),
         ((1024, 1024, 1024), "D = relu(accum + 1.0); return D", 1),
     ],
@@ -229,3 +230,25 @@ def test_promoted_sums_take_longer_and_ping_pong_most_of_all():
     assert not first_promoted.pingpong
     for tile in ((128, 128, True), (256, 128, False)):
         assert 0.5 * half[tile] < promoted[tile] < half[tile]  # twice the rate, less what the promotion takes
+
+
+@pytest.mark.parametrize(
+    ("size", "tile", "k_bytes", "cluster"),
+    [
+        ((16, 8192, 8192), (64, 64), 256, (1, 1)),
+        ((128, 8192, 8192), (64, 128), 256, (2, 1)),
+        ((192, 8192, 4096), (192, 64), 128, (1, 2)),
+        ((8192, 192, 4096), (64, 192), 128, (2, 1)),
+        ((1024, 1024, 1024), (64, 128), 128, (1, 1)),
+        ((2048, 2048, 2048), (128, 128), 128, (1, 1)),
+    ],
+)
+def test_the_first_tile_is_one_that_was_fast_on_every_h200(size, tile, k_bytes, cluster):
+    m, n, k = size
+    empty = {"dtype": torch.bfloat16, "device": "meta"}
+    epilogue = ops.EpilogueArguments("def epi(accum): D = relu(accum + 1.0); return D", D=torch.empty(m, n, **empty))
+    a, b = torch.empty(m, k, **empty), torch.empty(n, k, **empty).mT
+    args = ops.GemmArguments(a, b, torch.empty(m, n, **empty), torch.float32, epilogue)
+    config = ops.get_operators(args, target_sm="90a")[0].config
+    found = (config.tile_m, config.tile_n), config.tile_k * config.element_bytes, (config.cluster, config.cluster_n)
+    assert found == (tile, k_bytes, cluster)

@@ -32,6 +32,9 @@ _SM_BYTES_PER_CLOCK = 20.0
 _ACCUMULATOR_BYTES = 4
 _THROTTLED = 8.0
 """Exponent with which the SMs' time and that which power allows add up."""
+_SAME_CACHE = 2.6
+"""That for what comes from memory and what SMs copy from the cache meanwhile: 128 x 8192 x 8192 takes 36 us with pairs
+that share B, 44 without."""
 MEASURED_OPERATIONS = 3.0
 MEASURED_BYTES = 2.0
 """An element's operations and bytes in the epilogue with which all tables were measured: bias and relu, 16 bits out."""
@@ -243,7 +246,8 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
     tiles, slots = tiles_and_slots(work, how, target)
     if not tiles:
         return EMPTY_US
-    main = -(-work.k // (how.tile_k * how.split)) * _step_us(work, how, min(tiles, slots)) + how.times.tile_us
+    steps, copied = -(-work.k // (how.tile_k * how.split)), _copied_us(work, how, min(tiles, slots))
+    main = steps * max(how.times.step_us, copied) + how.times.tile_us
     epilogue = how.times.epilogue_us + work.heavier_us(how.tile_m, how.tile_n, target.cc)
     parts = (how.split - 1) * how.tile_m * how.tile_n * _ACCUMULATOR_BYTES
     epilogue += parts / (_SM_BYTES_PER_CLOCK * 1000 * rates_of(target.cc).clock_ghz)
@@ -261,6 +265,7 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
         beyond = min(1.0, stored / _cache_bytes(target.cc))  # what the cache takes is written from it, in no order
         moved -= (1 - how.traffic.in_rows) * stored * beyond
     memory = moved / (how.traffic.terabytes_per_second * 1e6)
+    memory = _beside(_SAME_CACHE, memory, min(memory, rounds * steps * copied))
     powered = _beside(_THROTTLED, busy, _sustained_us(work, how, tiles))
     return _beside(how.traffic.exponent, powered, memory) + how.traffic.launch_us
 
@@ -283,15 +288,15 @@ def _sustained_us(work: Work, how: Persistent, tiles: int) -> float:
     return operations * work.element_bytes / (2 * how.traffic.sustained_per_us)
 
 
-def _step_us(work: Work, how: Persistent, clusters: int) -> float:
-    """A K tile: its products or its copies, whichever take longer. CTAs of a cluster share them."""
+def _copied_us(work: Work, how: Persistent, clusters: int) -> float:
+    """What the copies of a K tile take, where that is known. CTAs of a cluster share them."""
     if how.traffic.copies is None:
-        return how.times.step_us
+        return 0.0
     row_bytes = how.tile_k * work.element_bytes
-    a_bytes, b_bytes = how.tile_m * row_bytes / how.cluster_n, how.tile_n * row_bytes / how.cluster_m
+    a_bytes = min(how.tile_m, work.m) * row_bytes / how.cluster_n
+    b_bytes = min(how.tile_n, work.n) * row_bytes / how.cluster_m
     ctas = clusters * how.cluster_m * how.cluster_n * how.split
-    copied = how.traffic.copies.us(a_bytes, b_bytes, work.shifted, ctas)
-    return max(how.times.step_us, copied)
+    return how.traffic.copies.us(a_bytes, b_bytes, work.shifted, ctas)
 
 
 def _refetched_bytes(work: Work, how: Persistent, slots: int, cc: int) -> float:

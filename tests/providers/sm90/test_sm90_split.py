@@ -11,7 +11,6 @@ SPLITS = (
     ("pingpong", (64, 128), 2),
     ("cooperative", (64, 128), 2),
     ("cooperative", (64, 128), 4),
-    ("cooperative", (128, 128), 2),
 )
 
 

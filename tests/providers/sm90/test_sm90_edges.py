@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiles with rows beyond the operands, which copies leave out, and operands that are read once."""
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass")
+
+from epifuse_cutedsl import sm90_launch
+from epifuse_cutedsl.configs.sm90 import Sm90Config
+from epifuse_cutedsl.tile.operand import OperandTile
+
+# mode, tile, cluster, split, bytes of K in a tile
+CONFIGS = [
+    ("pingpong", (64, 64), 1, 1, 128),
+    ("pingpong", (64, 64), 1, 2, 256),
+    ("cooperative", (64, 128), 1, 2, 128),
+    ("cooperative", (128, 128), 1, 1, 256),
+    ("pingpong", (64, 192), (2, 1), 1, 128),
+    ("pingpong", (192, 64), (1, 2), 1, 128),
+    ("pingpong", (192, 128), (1, 2), 1, 128),
+]
+
+
+@pytest.mark.parametrize("size", [(9, 130), (40, 8), (330, 65)])
+@pytest.mark.parametrize(("mode", "tile", "cluster", "split", "k_bytes"), CONFIGS)
+def test_results_are_exact_where_copies_leave_rows_out(hopper, mode, tile, cluster, split, k_bytes, size):
+    args = hopper.arguments((*size, 1500))
+    operator = hopper.run(args, mode, tile, 8, None, cluster, split, k_bytes, seed=size[0], sm_count=4)
+    assert sm90_launch._has_edges(operator.config, args)
+
+
+@pytest.mark.parametrize("majors", ["mk", "km", "mm"])
+def test_operands_along_m_or_n_are_copied_as_whole_tiles(hopper, majors):
+    args = hopper.arguments((40, 72, 1100), majors=majors)
+    operator = hopper.run(args, "pingpong", (64, 64), 1, None, 1, 1, 128, sm_count=4)
+    assert sm90_launch._has_edges(operator.config, args) == (majors != "mm")
+
+
+@pytest.mark.parametrize("k", [8, 440])
+def test_a_short_k_fills_rows_with_zeros(hopper, k):
+    args = hopper.arguments((9, 200, k))
+    operator = hopper.run(args, "pingpong", (64, 64), 1, None, 1, 1, 128, seed=k, sm_count=1)
+    assert not sm90_launch._has_edges(operator.config, args)
+
+
+@pytest.mark.parametrize(
+    ("size", "tile", "cluster", "split", "expected"),
+    [
+        ((16, 4096, 4096), (64, 64), (1, 1), 2, True),
+        ((57, 4096, 4096), (64, 64), (1, 1), 1, False),  # no atom of 8 rows
+        ((56, 4096, 4096), (64, 64), (1, 1), 1, True),
+        ((64, 4096, 4096), (64, 64), (1, 1), 1, False),
+        ((4096, 16, 4096), (64, 64), (1, 1), 1, True),
+        ((1000, 1000, 1000), (64, 128), (1, 1), 1, False),  # 40 of 64 rows, 104 of 128
+        ((160, 6144, 4096), (64, 192), (2, 1), 1, True),  # one CTA of a pair has no rows at all
+        ((3000, 3072, 3000), (128, 192), (1, 1), 1, True),
+        ((16, 4096, 448), (64, 64), (1, 1), 1, False),  # seven K tiles for eight stages
+        ((16, 4096, 512), (64, 64), (1, 1), 1, True),
+        ((16, 4096, 512), (64, 64), (1, 1), 2, False),
+    ],
+)
+def test_rows_are_left_out_where_that_pays(hopper, size, tile, cluster, split, expected):
+    config = Sm90Config(*tile, 64, True, 64, *cluster, split=split, stages=8)
+    args = hopper.arguments(size, bias=torch.zeros(size[1]), D=torch.empty(size[:2]))
+    assert sm90_launch._has_edges(config, args) == expected
+
+
+@pytest.mark.parametrize(
+    ("extent", "parts", "rows"),
+    [(16, 1, 16), (9, 1, 16), (64, 1, 64), (65, 1, 8), (128, 2, 32), (160, 2, 32), (168, 2, 8), (200, 2, 8)],
+)
+def test_the_map_of_an_edge_has_what_is_left_of_one_part(extent, parts, rows):
+    tile = OperandTile(64, 2, k_major=True, parts=parts)
+    assert tile.edge(extent).copy_box == (64, rows, 1)
+    assert OperandTile(64, 2, k_major=False, parts=parts).edge(extent).copy_box == (64, 64 // parts, 1)
+
+
+@pytest.mark.parametrize("size", [(16, 520), (520, 16)])
+@pytest.mark.parametrize(
+    ("mode", "tile", "cluster", "split"),
+    [("pingpong", (128, 128), 1, 1), ("pingpong", (64, 128), (2, 1), 1), ("cooperative", (64, 128), 1, 2)],
+)
+def test_operands_that_are_read_once(hopper, monkeypatch, mode, tile, cluster, split, size):
+    """Their first K tiles are asked for before the grid before has ended, and each tile begins with another K tile."""
+    monkeypatch.setattr(sm90_launch, "_CACHE_BYTES", 0)
+    hopper.run(hopper.arguments((*size, 1100)), mode, tile, 8, None, cluster, split, seed=size[0], sm_count=4)
+
+
+@pytest.mark.parametrize("size", [(70, 65), (65, 300)])
+@pytest.mark.parametrize("tile", [(128, 128), (128, 192)])
+def test_outputs_are_copied_a_piece_later_wherever_pieces_lie(hopper, tile, size):
+    """Pieces outside of the problem stand between others: the one before is copied then, too."""
+    args = hopper.arguments((*size, 72), bias=hopper.integers(size[1]), D=hopper.nothing(*size))
+    hopper.run(args, "pingpong", tile, depth=2, seed=size[0], sm_count=1)

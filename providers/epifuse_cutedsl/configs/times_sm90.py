@@ -70,8 +70,10 @@ MEASURED: dict[Row, PersistentTimes] = {
 COPIES = Copies(sm_bytes_per_us=140e3, chip_bytes_per_us=14.5e6, shifted_sm=1.2, shifted_chip=1.6)
 # Groups of 1 beside groups of 8 at 8192 x 8192 x 512: two outputs 5 % faster, two outputs and C 3.4, bias and relu 1.1.
 TRAFFIC = Traffic(5.0, 5.0, 1.0, COPIES, launch_us=0.8, sustained_per_us=7.3e8, in_rows=0.75)
-# Three stages of 128 bytes: 1488 us instead of 1391 at 8192 x 14336 x 4096 with C and two outputs.
-_SHALLOW, _SHALLOW_BYTES = 1.07, 512
+# 8192 x 14336 x 4096 with C and two outputs: 1488 us with three stages of 128 bytes, 1435 with four and tiles of 128 x
+# 128, 1373 with four and 128 x 192.
+_SHALLOW, _SHALLOW_BYTES = 1.08, 512
+_LOADING, _LOADING_AREA = 1.003, 128 * 128
 _UNBUFFERED = 1.4
 """An epilogue that cannot load a piece's operands while it works on the one before: 172 us instead of 157 at 8192 x
 8192 x 512."""
@@ -154,6 +156,8 @@ def adjusted(times: PersistentTimes, row: Row, stages: int, loads: bool) -> Pers
     """A row's times with so many stages, and whether the epilogue loads full tensors."""
     k_bytes, depth = row[2], row[5]
     step_us = times.step_us * (_SHALLOW if stages * k_bytes < _SHALLOW_BYTES else 1.0)
+    if loads and stages * k_bytes <= _SHALLOW_BYTES and row[0] * row[1] <= _LOADING_AREA:
+        step_us *= _LOADING
     epilogue_us = times.epilogue_us * (_UNBUFFERED if loads and depth == 1 else 1.0)
     return times._replace(step_us=step_us, epilogue_us=epilogue_us)
 

@@ -10,6 +10,7 @@ vectors, which the warpgroup keeps in shared memory for all pieces of a tile.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,8 +128,9 @@ class DirectTail:
                 parity = (turn * uses + index // depth) & 1
                 mbarrier.wait_parity(self._arrived(index % depth), parity)
             if self._late:
-                work = functools.partial(self._piece, tile, registers, index, begun, before)
-                either(inside, work, functools.partial(self._flush, before, index - 1))
+                used = index >= depth or (len(pieces) - 1 - index) % depth == 0  # by a copy that none has waited for
+                flush = functools.partial(self._flush, before, index - 1, used)
+                either(inside, functools.partial(self._piece, tile, registers, index, begun, flush), flush)
                 before = tile
                 continue
             when(inside, lambda i=index, t=tile, r=registers, b=begun: self._piece(t, r, i, b))
@@ -140,22 +142,25 @@ class DirectTail:
                 cluster.sync_warp()  # the buffer has been read: the next copies may follow
                 if index + depth < len(pieces):
                     when(self.lane == 0, lambda i=index + depth: self._load(pieces[i], i))
-        self._flush(before, len(pieces) - 1)
+        if self._late:
+            self._flush(before, len(pieces) - 1)
 
     @property
     def _late(self) -> bool:
         """Whether a piece's output is copied when the next one's arithmetic is done, so that no lane waits for what it
-        has just written to shared memory. H200, 8192 x 8192 x 512: row and column scales 2.6 % faster, gelu 1.0; but
-        two outputs 1.8 % slower, and 1024^3, whose tiles have two pieces, 2.7 %."""
+        has just written to shared memory. H200, K = 512 and 1024: gelu about 2 % faster; two outputs, and tiles of two
+        pieces (1024^3), 2 to 3 % slower."""
         one = self.boxes.output_bytes > 0 and len(self.boxes.numbered_outputs()) == 1 and not self.boxes.load_bytes
         return one and self.config.depth > 1 and self.config.blocks * self.config.pieces > _FEW_PIECES
 
-    def _flush(self, tile: TileCoordinates | None, index: int) -> None:
-        """Start the copies of a piece's outputs, with the other buffer free afterwards. None: only the latter."""
+    def _flush(self, tile: TileCoordinates | None, index: int, used: bool = True) -> None:
+        """Start the copies of piece ``index``, if there is one; ``used``: those before must have read their buffers."""
         if tile is not None:
             tma.fence_async_shared()
-        tma.wait_group_read(0)
-        cluster.sync_warp()
+        if used:
+            tma.wait_group_read(0)
+        if used or tile is not None:
+            cluster.sync_warp()
         if tile is not None:
             inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
             when((self.lane == 0) & inside, lambda: self._store(tile, index % self.config.depth))
@@ -172,9 +177,9 @@ class DirectTail:
         registers: list[Any],
         index: int,
         begun: tuple[Any, list[Any], list[Any], Fragment],
-        before: TileCoordinates | None = None,
+        flush: Callable[[], None] | None = None,
     ) -> None:
-        """One piece from registers to outputs, or to shared memory (``_late``), ``before`` it the last one's copies."""
+        """One piece from registers to outputs; or, after ``flush`` (``_late``), to shared memory."""
         bound, words, pieces, places = begun
         buffer = index % self.config.depth
         at_once = self.boxes.output_bytes > 0 and not self._late
@@ -183,9 +188,7 @@ class DirectTail:
         if at_once or self.boxes.load_bytes:  # ldmatrix wants the lanes together, too
             cluster.sync_warp()
         state = bound.tile_begin(places, words)
-        staged = self._staged(buffer)
-        if self._late:
-            staged = replace(staged, sync=functools.partial(self._flush, before, index - 1))
+        staged = replace(self._staged(buffer), sync=flush)
         dtype = dtypes.of(self.accumulator)
         values = [unpack([word], dtype, 1, dtype)[0] for word in registers]
         state = bound.visit(replace(places, registers=values), pieces, state, staged)

@@ -262,7 +262,7 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
     moved = work.memory_bytes + how.traffic.again * again
     if how.group == 1:
         stored = work.batches * work.m * work.n * work.stored_bytes
-        beyond = min(1.0, stored / _cache_bytes(target.cc))  # what the cache takes is written from it, in no order
+        beyond = min(1.0, stored / cache_bytes(target.cc))  # what the cache takes is written from it, in no order
         moved -= (1 - how.traffic.in_rows) * stored * beyond
     memory = moved / (how.traffic.terabytes_per_second * 1e6)
     memory = _beside(_SAME_CACHE, memory, min(memory, rounds * steps * copied))
@@ -312,8 +312,9 @@ def _refetched_bytes(work: Work, how: Persistent, slots: int, cc: int) -> float:
     at_once = (high * tile_m + wide * tile_n) * work.k * work.element_bytes
     once = (work.m + work.n) * work.k * work.element_bytes
     again = max(0.0, at_once * rows * columns / slots - once)
-    return again * min(1.0, once / _cache_bytes(cc)) ** 2
+    return again * min(1.0, once / cache_bytes(cc)) ** 2
 
 
-def _cache_bytes(cc: int) -> float:
+def cache_bytes(cc: int) -> float:
+    """The second-level cache of a compute capability's chip."""
     return 1e6 * rates_of(cc).cache_megabytes

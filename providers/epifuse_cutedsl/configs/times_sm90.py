@@ -14,6 +14,7 @@ from epifuse_cutedsl.configs.model import (
     PersistentTimes,
     Traffic,
     Work,
+    cache_bytes,
     persistent_us,
     tiles_and_slots,
     work_of,
@@ -68,7 +69,8 @@ MEASURED: dict[Row, PersistentTimes] = {
 # fmt: on
 # 3000^3, with rows of 6000 bytes: 48 KB a microsecond to each of 132 SMs in every configuration; 1000^3, 64 CTAs: 77.
 COPIES = Copies(sm_bytes_per_us=140e3, chip_bytes_per_us=14.5e6, shifted_sm=1.2, shifted_chip=1.6)
-# Groups of 1 beside groups of 8 at 8192 x 8192 x 512: two outputs 5 % faster, two outputs and C 3.4, bias and relu 1.1.
+# Groups of 1 beside groups of 8 at 8192 x 8192 x 512: two outputs 3 to 5 % faster, two outputs and C 3.4, one output 1
+# to 2 % faster or slower.
 TRAFFIC = Traffic(5.0, 5.0, 1.0, COPIES, launch_us=0.8, sustained_per_us=7.3e8, in_rows=0.75)
 # 8192 x 14336 x 4096 with C and two outputs: 1488 us with three stages of 128 bytes, 1435 with four and tiles of 128 x
 # 128, 1373 with four and 128 x 192.
@@ -88,8 +90,6 @@ little: 1 % faster at 768^3, 1000^3 and 1024^3. Beyond that, CTAs that read the 
 groups of 1 cost 1 to 4 % at 512 x 512 x 8192, 10 to 17 at 128 x 4096 x 4096, 15 at 256 x 8192 x 8192, 50 at 384 x 2048
 x 8192."""
 _LITTLE_BYTES = 8e6
-_CACHE_BYTES = 50e6
-"""Operands beyond it come from memory: two rules for problems of one tile a CTA."""
 _PAIR_AREA, _THIN_BYTES, _LONG_BYTES, _THIN_PAIRS = 64 * 128, 128, 16384, 1.2
 """Pairs of small tiles with K tiles of 128 bytes and long rows, where no operands of the epilogue take the room that
 longer K tiles need: 2 to 4 % faster on some H200s than with K tiles of 256 bytes, 8 to 25 % slower on others (128 x
@@ -115,11 +115,12 @@ def estimate_us(
     at_once, little = tiles <= slots, work.operand_bytes <= _LITTLE_BYTES
     usual = _USUAL_AT_ONCE if at_once and little else _USUAL_GROUP
     found = persistent_us(work, ours, target) * (1.0 if group == usual else _OTHER_GROUPS)
-    return found * (_streaming(config, work) if at_once and work.operand_bytes > _CACHE_BYTES else 1.0)
+    streams = at_once and work.operand_bytes > cache_bytes(target.cc)
+    return found * (_streaming(config, work) if streams else 1.0)
 
 
 def _streaming(config: Sm90Config, work: Work) -> float:
-    """How much slower a configuration is where each CTA has one tile and operands come from memory."""
+    """How much slower a configuration is where each CTA has one tile and operands beyond the cache come from memory."""
     pair = max(config.cluster, config.cluster_n) > 1 and config.tile_m * config.tile_n <= _PAIR_AREA
     thin = config.tile_k * config.element_bytes <= _THIN_BYTES and not config.tail.load_bytes
     slower = _THIN_PAIRS if pair and thin and work.k * work.element_bytes >= _LONG_BYTES else 1.0

@@ -102,15 +102,15 @@ def ndtr(x: Any) -> Any:
 
 
 # x ndtr(x) = max(x, 0) - t ndtr(-t), t = |x|. ndtr(-t) is 2 to the power of the polynomial _NDTR_EXPONENT, and 2 to the
-# power of t (b - a t) over the square root of _NDTR_ROOT's cubic (_NDTR_SQUARE: b, -a); both were fitted by reweighted
-# least squares. The product is off by 2.4e-7 with the former (relative: 5e-5 down to -5, 1.3e-4 to -6, 1.8e-3 beyond,
-# where it is less than 6e-9), by 4.3e-7 with the latter (3e-5 near 0, 1.2e-4 down to -5.5, 1e-3 to -7, 4e-2 to -12).
+# power of t (b - a t) over the quadratic _NDTR_DIVISOR (_NDTR_SQUARE: b, -a); both were fitted by reweighted least
+# squares. The product is off by 2.4e-7 with the former (relative: 5e-5 down to -5, 1.3e-4 to -6, 1.8e-3 beyond, where it
+# is less than 6e-9), by 7.1e-7 with the latter (6e-5 near 0, 4.5e-4 down to -5, 2.4e-3 to -6, 2e-2 to -8, 0.11 to -12).
 _NDTR_EXPONENT = (
     -0.9999930262565613, -1.1512603759765625, -0.4584701359272003, -0.05395203456282616, 0.008525424636900425,
     -0.0009499507141299546, 6.830372149124742e-05, -2.7926309940085048e-06, 4.8784897899167845e-08,
 )  # fmt: skip
-_NDTR_SQUARE = (0.10664739459753036, -0.724608302116394)
-_NDTR_ROOT = (3.999810218811035, 6.978140830993652, 4.589761734008789, 1.2995036840438843)
+_NDTR_SQUARE = (0.2361347250618317, -0.7297443068800785)
+_NDTR_DIVISOR = (2.0001205217247144, 1.9216881063634055, 0.5548390783971637)
 _NDTR_LARGEST = 14.0
 """There ndtr(-t) is 0."""
 
@@ -155,12 +155,12 @@ def _product_range(x: str, t: str, v: str, r: str) -> list[str]:
 
 
 def ndtr_product_beside_wgmma(x: Any) -> Any:
-    """x ndtr(x) to 5e-7: two special functions, and three sums of products fewer.
+    """x ndtr(x) to 8e-7: two special functions, and four sums of products fewer.
 
     Beside wgmma each of these keeps the tensor cores waiting for half a cycle and more: where tiles of 128 by 128 with
-    K = 1024 lose 5 percent with this form, they lose 15 with the other one. Special functions, minima and integer
-    additions keep them from nothing, but take 10 and 4 cycles each. The square root is half a logarithm: its exponent
-    is lowered by 1. t = |min(x, 14)| needs no instruction for the magnitude, nor for the sign of -t.
+    K = 1024 lose 4 percent with this form, they lose 15 with the other one. Special functions and minima keep them from
+    nothing, but take 10 and 4 cycles each. t = |min(x, 14)| needs no instruction for the magnitude, nor for the sign of
+    -t.
     """
     lines = [
         f"min.NaN.f32 t, $x, {literal(_NDTR_LARGEST)};",
@@ -168,17 +168,14 @@ def ndtr_product_beside_wgmma(x: Any) -> Any:
         "neg.f32 v, t;",
         f"max.f32 r, $x, {literal(-0.0)};",
         *_horner("h", "t", _NDTR_SQUARE),
-        *_horner("s", "t", _NDTR_ROOT),
+        *_horner("s", "t", _NDTR_DIVISOR),
         "lg2.approx.ftz.f32 s, s;",
-        "mov.b32 i, s;",
-        "add.s32 i, i, -0x800000;",  # the logarithm is at least 2
-        "mov.b32 s, i;",
         "neg.f32 s, s;",
         "fma.rn.f32 h, h, t, s;",
         "ex2.approx.ftz.f32 h, h;",
         "fma.rn.f32 $d, v, h, r;",
     ]
-    return _block("t, v, r, h, s", [".reg .b32 i;", *lines], [x])
+    return _block("t, v, r, h, s", lines, [x])
 
 
 def full_ndtr(x: Any) -> Any:

@@ -176,8 +176,8 @@ class _Spread:
                 short = SHORT_FORMS if self.bits <= 16 else 1.0
                 relative = short * max(accuracy.ulp, PRIMITIVE_ULP) * self.ulp
                 graphs = [_moved(self.elementwise, index, sign * relative, 0.0) for sign in (-1, 1)]
-                if accuracy.absolute:
-                    graphs += [_moved(self.elementwise, index, 0.0, sign * accuracy.absolute) for sign in (-1, 1)]
+                if absolute := accuracy.absolute_into(self.bits):
+                    graphs += [_moved(self.elementwise, index, 0.0, sign * absolute) for sign in (-1, 1)]
                 _add(total, center, [self._evaluate(graph) for graph in graphs])
         return total
 

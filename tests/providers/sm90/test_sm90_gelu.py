@@ -40,8 +40,8 @@ def error(hopper, x, scale):
 
 @pytest.mark.parametrize(
     ("low", "high", "bound"),
-    [(-0.5, -1e-3, 4e-5), (1e-3, 4.0, 4e-5), (-4.0, -0.5, 4e-5), (-5.5, -4.0, 1.3e-4), (-7.0, -5.5, 1.2e-3),
-     (-9.0, -7.0, 8e-3), (-12.0, -9.0, 5e-2)],
+    [(-0.5, -1e-3, 7e-5), (1e-3, 4.0, 7e-5), (-3.0, -0.5, 1.7e-4), (-5.0, -3.0, 5e-4), (-6.0, -5.0, 2.5e-3),
+     (-8.0, -6.0, 1.8e-2), (-12.0, -8.0, 0.12)],
 )  # fmt: skip
 def test_the_relative_error(hopper, low, high, bound):
     x = torch.linspace(low, high, M * N, dtype=torch.float64).float().reshape(M, N)
@@ -53,7 +53,7 @@ def test_the_relative_error(hopper, low, high, bound):
 def test_the_error_is_within_what_the_table_states(hopper):
     x = torch.linspace(-14.0, 8.0, M * N, dtype=torch.float64).float().reshape(M, N)
     row = table.lookup("gelu").accuracy
-    allowed = row.absolute + SHORT_FORMS * row.ulp * 2.0**-23 * gelu(x).abs()
+    allowed = row.absolute_into(16) + SHORT_FORMS * row.ulp * 2.0**-23 * gelu(x).abs()
     worst = (error(hopper, x, torch.full((M, N), 2.0**24)).abs() / allowed).max().item()
     assert worst <= 0.75, worst
 

@@ -91,6 +91,8 @@ def _accuracy(row: Operation) -> str:
     text = "exact" if stated.ulp == 0 else f"{stated.ulp:g} ulp"
     if stated.absolute:
         text += f" or {stated.absolute:g}"
+    if stated.short_absolute:
+        text += f" ({stated.short_absolute:g} into 16 bits)"
     return f"{text} {stated.note}".rstrip()
 
 

@@ -27,7 +27,7 @@ def reglu(x: Any) -> Any:
 
 
 @composite(None, level=Level.GATED, cost=CostClass.SPECIAL, choices={"approximate": ("none", "tanh")},
-           accuracy=Accuracy(5.0, 5e-7, "times the odd column's magnitude"))  # fmt: skip
+           accuracy=Accuracy(5.0, 5e-7, "times the odd column's magnitude", short_absolute=1e-6))  # fmt: skip
 def geglu(x: Any, approximate: str = "none") -> Any:
     """gelu(even columns) * odd columns."""
     return gelu(even_columns(x), approximate=approximate) * odd_columns(x)

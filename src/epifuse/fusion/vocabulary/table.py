@@ -81,11 +81,20 @@ class CostClass(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The stated error in float32: at most ``ulp`` units in the last place, or ``absolute`` where that is larger."""
+    """The stated error in float32: at most ``ulp`` units in the last place, or ``absolute`` where that is larger.
+
+    Where every output has 16 bits or fewer, kernels may take shorter forms: ``short_absolute`` is the bound there, if
+    it is another one.
+    """
 
     ulp: float = 0.5
     absolute: float = 0.0
     note: str = ""
+    short_absolute: float = 0.0
+
+    def absolute_into(self, bits: int) -> float:
+        """``absolute`` where no output has more bits."""
+        return self.short_absolute or self.absolute if bits <= 16 else self.absolute
 
 
 @runtime_checkable

@@ -17,7 +17,16 @@ from epifuse.status import Status
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import Kernel
 from epifuse_cutedsl.configs import times_sm90
-from epifuse_cutedsl.configs.sm90 import OPERAND_MAPS, WARP_ROWS, WARPGROUP, Sm90Config, Tail, configurations
+from epifuse_cutedsl.configs.sm90 import (
+    NARROWEST,
+    OPERAND_MAPS,
+    STAGED,
+    WARP_ROWS,
+    WARPGROUP,
+    Sm90Config,
+    Tail,
+    configurations,
+)
 from epifuse_cutedsl.configs.sm90_products import KINDS
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
 from epifuse_cutedsl.fuse.facts import KernelFacts, kept_rows
@@ -27,6 +36,7 @@ from epifuse_cutedsl.provider import MADE_FOR, CuTeDSLProvider
 from epifuse_cutedsl.run_workspace import Copies
 from epifuse_cutedsl.sm90_launch import Sm90Launch, routes
 from epifuse_cutedsl.support import Ways, refusal
+from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES
 
 _DIRECT_RUN = 2
 """Accumulators beside one another that a thread has."""
@@ -88,24 +98,25 @@ class Sm90GemmOperator(GemmOperator):
     def _configurations(cls, product: Product, cc: int, args: GemmArguments | None) -> Iterable[Sm90Config]:
         if args is None:
             return configurations(cc, kind=KINDS[product])
-        found = configurations(cc, cls.scratch_bytes(args), cls.tail(args), kind=KINDS[product])
-        return [
-            config for config in found if config.split <= -(-args.problem_size.K // config.tile_k) or config.split == 1
-        ]
+        found = configurations(cc, cls.scratch_bytes(args), cls.tails(args), kind=KINDS[product])
+        return [config for config in found if cls._config_refusal(config, args) is None]
 
     @classmethod
     def _plain_configurations(cls, product: Product, out: DType, cc: int) -> Iterable[Sm90Config]:
         columns = 64 if out.bytes <= 2 else 32
-        direct = Tail(True, columns, Box(out.bytes, WARP_ROWS, columns, batched=False).bytes)
-        kind = KINDS[product]
+        widths, kind = _widths(columns), KINDS[product]
+        direct = tuple(Tail(True, width, Box(out.bytes, WARP_ROWS, width, batched=False).bytes) for width in widths)
         return configurations(cc, 0, direct, kind=kind) + configurations(cc, kind=kind)
 
     @classmethod
     def _config_refusal(cls, config: Sm90Config, args: GemmArguments) -> str | None:
         if config.split > max(1, -(-args.problem_size.K // config.tile_k)):
             return f"{config.split} CTAs cannot share K = {args.problem_size.K}"
-        if config.tail != cls.tail(args):
-            return f"The operator's epilogue goes as {config.tail}, these arguments' as {cls.tail(args)}"
+        if config.tail not in cls.tails(args):
+            return f"The operator's epilogue goes as {config.tail}, these arguments' as one of {cls.tails(args)}"
+        b = routes(args)[1].operand
+        if b.major != "k" and config.tile_n * config.element_bytes % SWIZZLE_BYTES:
+            return f"Tiles of {config.tile_n} columns take a B whose rows along K are contiguous"
         return None
 
     @classmethod
@@ -121,13 +132,20 @@ class Sm90GemmOperator(GemmOperator):
             found = args.memo[cls] = boxes if direct else Boxes()
         return cast("Boxes", found)
 
+    def _own_boxes(self, args: GemmArguments) -> Boxes:
+        boxes = self._boxes(args)
+        return boxes.narrowed(_columns(args.plan) // self.config.tail.columns) if boxes.outputs else boxes
+
     @classmethod
-    def tail(cls, args: GemmArguments) -> Tail:
-        """How the arguments' epilogue goes."""
-        boxes = cls._boxes(args)
-        if not boxes.outputs:
-            return Tail()
-        return Tail(True, _columns(args.plan), boxes.output_bytes, boxes.load_bytes, kept_rows(args.plan))
+    def tails(cls, args: GemmArguments) -> tuple[Tail, ...]:
+        """How the arguments' epilogue goes, by pieces of so many columns or fewer, the widest first: as few as all
+        tensors' boxes can have."""
+        key = (cls, Tail)
+        found = args.memo.get(key)
+        if found is None:
+            boxes = cls._boxes(args)
+            found = args.memo[key] = _tails(args.plan, boxes) if boxes.outputs else STAGED
+        return cast("tuple[Tail, ...]", found)
 
     @classmethod
     def _smem_bytes(cls, config: Sm90Config, args: GemmArguments) -> int:
@@ -191,6 +209,27 @@ class Sm90GemmOperator(GemmOperator):
 def _asks_for_copies(plan: EpiloguePlan) -> bool:
     routes = [move.route for move in (*plan.loads, *plan.stores)]
     return any(route is not None and route.via is Transport.TMA for route in routes)
+
+
+def _widths(columns: int) -> tuple[int, ...]:
+    """Columns of pieces, the widest first."""
+    return (columns, NARROWEST)
+
+
+def _tails(plan: EpiloguePlan, boxes: Boxes) -> tuple[Tail, ...]:
+    """How a direct epilogue goes, by widths at which all tensors have boxes."""
+    found = []
+    for columns in _widths(_columns(plan)):
+        each = boxes.narrowed(_columns(plan) // columns)
+        if _same_tensors(each, boxes):
+            found.append(Tail(True, columns, each.output_bytes, each.load_bytes, kept_rows(plan)))
+    return tuple(found)
+
+
+def _same_tensors(one: Boxes, other: Boxes) -> bool:
+    """Whether the same tensors have boxes."""
+    pairs = (*zip(one.loads, other.loads, strict=True), *zip(one.outputs, other.outputs, strict=True))
+    return all((a is None) == (b is None) for a, b in pairs)
 
 
 def _columns(plan: EpiloguePlan) -> int:

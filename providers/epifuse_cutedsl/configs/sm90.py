@@ -44,7 +44,9 @@ class Tail(NamedTuple):
     rows: int = 0
 
 
-STAGED = Tail()
+NARROWEST = 16
+"""Columns of a piece at least: what one instruction for matrices takes, two of 8 by 8 beside one another."""
+STAGED = (Tail(), Tail(columns=NARROWEST))
 """No tensor copies: through a staged piece."""
 
 
@@ -70,7 +72,7 @@ class Sm90Config(NamedTuple):
     split: int = 1
     """CTAs of a cluster that share a tile's K: the first one adds the others' sums to its own."""
     stages: int = 0
-    tail: Tail = STAGED
+    tail: Tail = STAGED[0]
     element_bytes: int = 2
     """Bytes of an element of A and of B."""
     part: Part | None = None
@@ -230,6 +232,18 @@ _TILES = (
     (192, 64, 64, True, (1, 2), 1, 1),
     (128, 64, 64, True, (1, 2), 1, 1),
     (192, 128, 64, True, (1, 2), 2, 1),
+    (64, 48, 128, True, (1, 1), 2, 1),
+    (64, 48, 128, True, (1, 1), 2, 2),
+    (64, 80, 128, True, (1, 1), 2, 2),
+    (64, 80, 128, True, (2, 1), 2, 1),
+    (64, 96, 128, True, (1, 1), 2, 1),
+    (64, 112, 128, True, (1, 1), 2, 1),
+    (128, 48, 64, True, (1, 1), 2, 1),
+    (128, 80, 64, True, (2, 1), 2, 1),
+    (128, 112, 64, True, (1, 1), 2, 1),
+    (128, 144, 64, True, (1, 1), 2, 1),
+    (192, 48, 64, True, (1, 1), 2, 1),
+    (192, 112, 64, True, (1, 1), 2, 1),
 )
 
 # Where sums are promoted: 96 accumulators a thread leave room for as many again, so that a part has all columns.
@@ -255,27 +269,34 @@ def _of_kind(row: Sm90Config, kind: ProductKind) -> Sm90Config | None:
 
 @functools.lru_cache(maxsize=256)
 def configurations(
-    cc: int, scratch_bytes: int = 0, tail: Tail = STAGED, *, kind: ProductKind = HALF
+    cc: int, scratch_bytes: int = 0, tails: tuple[Tail, ...] = STAGED, *, kind: ProductKind = HALF
 ) -> tuple[Sm90Config, ...]:
     """Every configuration of a kind with as many stages as fit, where a consumer's epilogue needs ``scratch_bytes``
-    beside what ``tail`` says.
+    beside what its tail says: the first of ``tails`` whose pieces fill a warpgroup's columns.
 
     A staged epilogue takes half of the columns at a time where that leaves two more stages, or any at all.
     """
     found: dict[Sm90Config, None] = {}
-    for m, n, k, pingpong, (cluster, cluster_n), depth, split in (*_TILES, *(_PROMOTED_TILES if kind.promoted else ())):
-        row = Sm90Config(
-            m, n, k, pingpong, tail.columns, cluster, cluster_n, depth if tail.direct else 1, split, tail=tail
-        )
-        wide = _of_kind(row, kind)
+    for m, n, k, pingpong, clusters, depth, split in (*_TILES, *(_PROMOTED_TILES if kind.promoted else ())):
+        row = with_tail(Sm90Config(m, n, k, pingpong, n, *clusters, depth, split), tails)
+        wide = None if row is None else _of_kind(row, kind)
         if wide is None:
             continue
-        narrow = wide if tail.direct else wide._replace(epilogue_n=tail.columns // 2)
+        halves = not wide.tail.direct and wide.epilogue_n > NARROWEST
+        narrow = wide._replace(epilogue_n=wide.epilogue_n // 2) if halves else wide
         stages, more = (_stages(config, limit_bytes(cc), scratch_bytes) for config in (wide, narrow))
         best, stages = (wide, stages) if stages + 1 >= more and stages >= _LEAST_STAGES else (narrow, more)
         if stages >= _LEAST_STAGES:
             found[best._replace(stages=stages)] = None
     return tuple(found)
+
+
+def with_tail(row: Sm90Config, tails: tuple[Tail, ...]) -> Sm90Config | None:
+    """A row with the first tail whose pieces fill a warpgroup's columns; None where none does."""
+    tail = next((each for each in tails if row.columns % each.columns == 0), None)
+    if tail is None:
+        return None
+    return row._replace(epilogue_n=tail.columns, depth=row.depth if tail.direct else 1, tail=tail)
 
 
 def _stages(config: Sm90Config, limit: int, scratch_bytes: int) -> int:

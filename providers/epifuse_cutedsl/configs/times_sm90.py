@@ -172,6 +172,7 @@ def _row(config: Sm90Config) -> PersistentTimes:
     tile_m, tile_n, k_bytes, pingpong, cluster, depth, split = own
     parts, area = k_bytes / 128, tile_m * tile_n
     for row in (
+        (tile_m, tile_n, k_bytes, pingpong, cluster, 2, split),
         (tile_m, tile_n, k_bytes, pingpong, cluster[::-1], depth, split),
         (tile_m, tile_n, 128, pingpong, cluster, 2, split),
         (tile_m, tile_n, 128, pingpong, (2, 1) if max(cluster) > 1 else (1, 1), 2, split),

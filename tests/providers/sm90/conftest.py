@@ -59,8 +59,8 @@ def operator_of(args, mode, tile, group=1, depth=None, cluster=1, split=1, k_byt
     """The Hopper operator of a mode ("cooperative", "pingpong") and tile for the device that is emulated; K tiles of
     ``k_bytes``."""
     shared = cluster if isinstance(cluster, tuple) else (cluster, 1)
-    scratch, tail, kind = Sm90GemmOperator.scratch_bytes(args), Sm90GemmOperator.tail(args), KINDS[product_of(args)]
-    for config in configurations(90, scratch, tail, kind=kind):
+    scratch, tails, kind = Sm90GemmOperator.scratch_bytes(args), Sm90GemmOperator.tails(args), KINDS[product_of(args)]
+    for config in configurations(90, scratch, tails, kind=kind):
         found = (config.tile_m, config.tile_n, config.cluster, config.cluster_n, config.pingpong, config.split)
         if found == (*tile, *shared, mode == "pingpong", split) and config.tile_k * config.element_bytes == k_bytes:
             if depth not in (None, config.depth):

@@ -163,7 +163,7 @@ def test_a_promoted_sum_keeps_what_one_long_sum_in_the_tensor_cores_would_not(ho
 def test_the_table(product):
     kind = KINDS[product]
     assert kind.instruction_k * kind.element_bytes == 32
-    direct = Tail(True, 64, 4096)
+    direct = (Tail(True, 64, 4096), Tail(True, 16, 1024))
     for config in (*configurations(90, 0, kind=kind), *configurations(90, 0, direct, kind=kind)):
         assert config.tile_k * config.element_bytes in (128, 256, 512)
         assert (config.part is not None) == kind.promoted

@@ -31,7 +31,7 @@ from epifuse_cutedsl.configs.sm90_products import KINDS
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
 from epifuse_cutedsl.fuse.facts import KernelFacts, kept_rows
 from epifuse_cutedsl.fuse.params import traits_of, wanted_run
-from epifuse_cutedsl.gemm_operator import GemmOperator, Kinds, Product, target_of
+from epifuse_cutedsl.gemm_operator import GemmConfig, GemmOperator, Kinds, Product, target_of
 from epifuse_cutedsl.provider import MADE_FOR, CuTeDSLProvider
 from epifuse_cutedsl.run_workspace import Copies
 from epifuse_cutedsl.sm90_launch import Sm90Launch, routes
@@ -41,6 +41,8 @@ from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES
 _DIRECT_RUN = 2
 """Accumulators beside one another that a thread has."""
 _STAGED_RUN = 16
+_FEW = 256
+"""Up to so many rows or columns, configurations with swapped operands are listed."""
 _ONLY_TF32 = "The Hopper kernel multiplies float32 in TF32, which torch's switch does not allow now"
 
 
@@ -98,7 +100,10 @@ class Sm90GemmOperator(GemmOperator):
     def _configurations(cls, product: Product, cc: int, args: GemmArguments | None) -> Iterable[Sm90Config]:
         if args is None:
             return configurations(cc, kind=KINDS[product])
-        found = configurations(cc, cls.scratch_bytes(args), cls.tails(args), kind=KINDS[product])
+        kind, scratch = KINDS[product], cls.scratch_bytes(args)
+        found = configurations(cc, scratch, cls.tails(args), kind=kind)
+        if min(args.problem_size.M, args.problem_size.N) <= _FEW:
+            found += configurations(cc, scratch, kind=kind, swapped=True)
         return [config for config in found if cls._config_refusal(config, args) is None]
 
     @classmethod
@@ -112,12 +117,24 @@ class Sm90GemmOperator(GemmOperator):
     def _config_refusal(cls, config: Sm90Config, args: GemmArguments) -> str | None:
         if config.split > max(1, -(-args.problem_size.K // config.tile_k)):
             return f"{config.split} CTAs cannot share K = {args.problem_size.K}"
-        if config.tail not in cls.tails(args):
-            return f"The operator's epilogue goes as {config.tail}, these arguments' as one of {cls.tails(args)}"
-        b = routes(args)[1].operand
-        if b.major != "k" and config.tile_n * config.element_bytes % SWIZZLE_BYTES:
-            return f"Tiles of {config.tile_n} columns take a B whose rows along K are contiguous"
+        tails = STAGED if config.swapped else cls.tails(args)
+        if config.tail not in tails:
+            return f"The operator's epilogue goes as {config.tail}, these arguments' as one of {tails}"
+        if config.swapped and args.A.traits.dtype is not args.B.traits.dtype:
+            return "Swapped operands are of one dtype"
+        if config.swapped and _asks_for_copies(args.plan):
+            return "With swapped operands, no tensor of the epilogue moves by tensor copies"
+        name, route = config.turned(tuple(zip("AB", routes(args), strict=True)))[1]
+        if route.operand.major != "k" and config.tile_n * config.element_bytes % SWIZZLE_BYTES:
+            return f"Tiles of {config.tile_n} positions of {name} take one that is contiguous along K"
         return None
+
+    @classmethod
+    def fits_grid(cls, config: GemmConfig, args: GemmArguments) -> bool:
+        """Whether the configuration has no more tiles than the kernel can count."""
+        m, n = config.turned((args.problem_size.M, args.problem_size.N))
+        tiles = -(-m // config.tile_m) * -(-n // config.tile_n)
+        return tiles * args.problem_size.L <= cls.most_tiles
 
     @classmethod
     def _boxes(cls, args: GemmArguments) -> Boxes:
@@ -133,8 +150,9 @@ class Sm90GemmOperator(GemmOperator):
         return cast("Boxes", found)
 
     def _own_boxes(self, args: GemmArguments) -> Boxes:
-        boxes = self._boxes(args)
-        return boxes.narrowed(_columns(args.plan) // self.config.tail.columns) if boxes.outputs else boxes
+        if not self.config.tail.direct:
+            return Boxes()
+        return self._boxes(args).narrowed(_columns(args.plan) // self.config.tail.columns)
 
     @classmethod
     def tails(cls, args: GemmArguments) -> tuple[Tail, ...]:
@@ -153,14 +171,15 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _design(cls, config: Sm90Config, group: int) -> Sm90DesignMetadata:
-        tile, cluster = (config.tile_m, config.tile_n, config.tile_k), (config.cluster, config.cluster_n, 1)
+        tile, cluster = (config.turned(pair) for pair in ((config.tile_m, config.tile_n), (config.cluster, config.cluster_n)))
         return Sm90DesignMetadata(
-            tile_shape=tile,
-            cluster_shape=cluster,
+            tile_shape=(*tile, config.tile_k),
+            cluster_shape=(*cluster, 1),
             num_smem_stages=config.stages,
             group=group,
             pingpong=config.pingpong,
             split_k=config.split,
+            swapped=config.swapped,
             epilogue_tile=config.epilogue_tile,
         )
 

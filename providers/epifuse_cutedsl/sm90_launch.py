@@ -41,23 +41,24 @@ class Sm90Launch(TmaLaunch):
     def _layout(
         self, config: Sm90Config, group: int, args: GemmArguments
     ) -> tuple[tuple[int, int, int], list[Any], list[int]]:
-        m, n, k, batches = args.problem_size
+        _, _, k, batches = args.problem_size
+        m, n = config.turned((args.problem_size.M, args.problem_size.N))
         tiles = (-(-m // (config.tile_m * config.cluster)), -(-n // (config.tile_n * config.cluster_n)))
         total = tiles[0] * tiles[1] * batches
-        a, b = (route.operand for route in routes(args))
+        a, b = (route.operand for route in config.turned(routes(args)))
         maps = [bytes(tensormap.BYTES)] * (OPERAND_MAPS + MOST_MAPS)
         tiles_of_k = config.operand_tiles(a.major == "k", b.major == "k")
         if total and k:
             edges = [tile.edge(extent) for tile, extent in zip(tiles_of_k, (m, n), strict=True)]
             boxes = [tile.copy_box for tile in (*tiles_of_k, *edges)]
-            maps[:OPERAND_MAPS] = self._operand_maps(args, routes(args), boxes)
+            maps[:OPERAND_MAPS] = self._operand_maps(args, routes(args), boxes, swapped=config.swapped)
         if total:
             others = maps_of(self._bound, self._compiled.kinds.boxes)
             maps[OPERAND_MAPS : OPERAND_MAPS + len(others)] = [tensormap.encode(each, args.A.device) for each in others]
         main = [*maps, m, n, k, batches, int(a.batched), int(b.batched), *tiles, group]
         streams = min(tiles) == 1 and max(m, n) * k * args.A.traits.dtype.bytes > _CACHE_BYTES
         main += [_STAGGER if streams else 0, (1 if m > n else 2) if streams else 0, int(_has_edges(config, args))]
-        pieces = [-(-m // BLOCK_M), -(-n // config.epilogue_n)]
+        pieces = list(config.turned((-(-m // BLOCK_M), -(-n // config.epilogue_n))))
         clusters = min(total, max(1, _sm_count(args.A.device) // config.ctas))
         return (clusters * config.ctas, 1, 1), main, pieces
 
@@ -70,9 +71,9 @@ def routes(args: GemmArguments) -> tuple[Route, Route]:
 
 def _has_edges(config: Sm90Config, args: GemmArguments) -> bool:
     """Whether copies leave out rows of tiles beyond the operands: worth it, and a tile's copies reach all stages."""
-    m, n, k, _ = args.problem_size
-    reached = -(-k // config.tile_k) // config.split >= config.stages
-    a, b = (route.operand.major == "k" for route in routes(args))
+    m, n = config.turned((args.problem_size.M, args.problem_size.N))
+    reached = -(-args.problem_size.K // config.tile_k) // config.split >= config.stages
+    a, b = (route.operand.major == "k" for route in config.turned(routes(args)))
     sides = ((a, m, config.tile_m, config.cluster), (b, n, config.tile_n, config.cluster_n))
     return reached and any(k_major and _is_left_out(*side) for k_major, *side in sides)
 

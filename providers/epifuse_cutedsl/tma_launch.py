@@ -24,12 +24,15 @@ class TmaLaunch(GemmLaunch):
     _encoded: tuple[int, list[Any]] | None = None
     """The workspace's address of the last run, and the main loop's parameters for it."""
 
-    def _operand_maps(self, args: GemmArguments, routes: Sequence[Route], boxes: Sequence[Box]) -> list[bytes]:
-        """The maps of A and B by turns for copies of these boxes; zeros in the place of those that wait for a
-        workspace."""
+    def _operand_maps(
+        self, args: GemmArguments, routes: Sequence[Route], boxes: Sequence[Box], *, swapped: bool = False
+    ) -> list[bytes]:
+        """The maps of A and B (``swapped``: B and A) by turns for copies of these boxes; zeros in the place of those
+        that wait for a workspace."""
         maps, moved = [bytes(tensormap.BYTES)] * len(boxes), []
         addresses = args.A.data_ptr(), args.B.data_ptr()
         operands = list(zip(routes, addresses, self._workspace.offsets, strict=True))
+        operands = operands[::-1] if swapped else operands
         for index, box in enumerate(boxes):
             route, address, offset = operands[index % 2]
             if route.copy is None:

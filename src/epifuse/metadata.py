@@ -136,10 +136,12 @@ class BLASDesignMetadata(DesignMetadata):
 @dataclass(frozen=True, kw_only=True)
 class Sm90DesignMetadata(BLASDesignMetadata):
     """Design of a kernel for SM90: ``pingpong`` warpgroups take tiles by turns, others share each tile; ``split_k``
-    CTAs share each tile's K, in clusters that are so many times as large as ``cluster_shape``."""
+    CTAs share each tile's K, in clusters that are so many times as large as ``cluster_shape``. ``swapped``: the
+    transposed problem is multiplied, so that columns of a tile are in the place of an instruction's rows."""
 
     pingpong: bool = False
     split_k: int = 1
+    swapped: bool = False
     epilogue_tile: tuple[int, int] = (0, 0)
     """Rows and columns that a warpgroup's epilogue works on at a time."""
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from epifuse_cutedsl.configs.sm90_products import KINDS, Part, ProductKind, part_of
 from epifuse_cutedsl.fuse.facts import kept_row_bytes
@@ -77,6 +77,13 @@ class Sm90Config(NamedTuple):
     """Bytes of an element of A and of B."""
     part: Part | None = None
     """What is summed up at a time, where sums are promoted to float32."""
+    swapped: bool = False
+    """Operands swapped: the kernel multiplies B's columns by A's rows, so that ``tile_m``, ``cluster`` and all that is
+    said of rows here lies along the problem's N."""
+
+    def turned(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        """What belongs to the problem's M and N, or to A and B, in the kernel's order; or back."""
+        return (pair[1], pair[0]) if self.swapped else pair
 
     @property
     def ctas(self) -> int:
@@ -130,13 +137,13 @@ class Sm90Config(NamedTuple):
 
     @property
     def epilogue_tile(self) -> tuple[int, int]:
-        """Rows and columns that the epilogue's engine takes for a tile."""
-        return BLOCK_M, self.epilogue_n
+        """Rows and columns of the problem that the epilogue's engine takes for a tile."""
+        return self.turned((BLOCK_M, self.epilogue_n))
 
     @property
     def words(self) -> str:
         """For the operator's name."""
-        mode = "pingpong" if self.pingpong else "cooperative"
+        mode = ("pingpong" if self.pingpong else "cooperative") + ("_swapped" if self.swapped else "")
         shape = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         tail = f"d{self.epilogue_n}x{self.depth}" if self.tail.direct else f"e{self.epilogue_n}"
         return f"{shape}_{mode}_c{self.cluster}x{self.cluster_n}_k{self.split}_s{self.stages}_{tail}"
@@ -164,8 +171,8 @@ class Sm90Config(NamedTuple):
 
     def stage_shape(self, axis: str, run: int) -> StageShape:
         """How an epilogue tile goes through shared memory for an epilogue that asks for runs of ``run``."""
-        fitting = run_that_fits(BLOCK_M, self.epilogue_n, axis, WARPGROUP, run)
-        return StageShape(BLOCK_M, self.epilogue_n, axis, ACCUMULATOR_BYTES, WARPGROUP, fitting)
+        tile = self.epilogue_tile
+        return StageShape(*tile, axis, ACCUMULATOR_BYTES, WARPGROUP, run_that_fits(*tile, axis, WARPGROUP, run))
 
     @property
     def warp_bytes(self) -> int:
@@ -191,7 +198,7 @@ class Sm90Config(NamedTuple):
         return self.stages * self.stage_bytes + self.split_bytes + consumers + _BARRIERS_BYTES
 
     def __str__(self) -> str:
-        mode = "ping-pong" if self.pingpong else "cooperative"
+        mode = ("swapped " if self.swapped else "") + ("ping-pong" if self.pingpong else "cooperative")
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         cluster = f"cluster {self.cluster}x{self.cluster_n} split {self.split}"
         return f"{mode} {tile} {cluster} stages {self.stages} epilogue {self.epilogue_n} x{self.depth}"
@@ -246,6 +253,20 @@ _TILES = (
     (192, 112, 64, True, (1, 1), 2, 1),
 )
 
+# Operands swapped, for few rows or few columns: an instruction's 64 rows lie along the long side where tiles have 16 or
+# 32 positions of the short one, else along the short side, so that tiles along the long one fill the chip once.
+_SWAPPED_TILES = (
+    (64, 16, 256, True, (1, 1), 1, 1),
+    (64, 16, 128, True, (1, 1), 1, 2),
+    (64, 32, 128, True, (1, 1), 1, 1),
+    (64, 32, 128, True, (1, 1), 1, 2),
+    (64, 48, 128, True, (1, 1), 1, 1),
+    (64, 80, 128, True, (2, 1), 1, 1),
+    (64, 112, 128, True, (1, 1), 1, 1),
+    (128, 80, 64, True, (2, 1), 1, 1),
+    (192, 48, 64, True, (1, 1), 1, 1),
+)
+
 # Where sums are promoted: 96 accumulators a thread leave room for as many again, so that a part has all columns.
 _PROMOTED_TILES = (
     (128, 192, 64, False, (1, 1), 2, 1),
@@ -269,16 +290,23 @@ def _of_kind(row: Sm90Config, kind: ProductKind) -> Sm90Config | None:
 
 @functools.lru_cache(maxsize=256)
 def configurations(
-    cc: int, scratch_bytes: int = 0, tails: tuple[Tail, ...] = STAGED, *, kind: ProductKind = HALF
+    cc: int,
+    scratch_bytes: int = 0,
+    tails: tuple[Tail, ...] = STAGED,
+    *,
+    kind: ProductKind = HALF,
+    swapped: bool = False,
 ) -> tuple[Sm90Config, ...]:
-    """Every configuration of a kind with as many stages as fit, where a consumer's epilogue needs ``scratch_bytes``
-    beside what its tail says: the first of ``tails`` whose pieces fill a warpgroup's columns.
+    """Every configuration of a kind, with operands ``swapped`` or not, with as many stages as fit, where a consumer's
+    epilogue needs ``scratch_bytes`` beside what its tail says: the first of ``tails`` whose pieces fill a warpgroup's
+    columns.
 
     A staged epilogue takes half of the columns at a time where that leaves two more stages, or any at all.
     """
     found: dict[Sm90Config, None] = {}
-    for m, n, k, pingpong, clusters, depth, split in (*_TILES, *(_PROMOTED_TILES if kind.promoted else ())):
-        row = with_tail(Sm90Config(m, n, k, pingpong, n, *clusters, depth, split), tails)
+    rows = _SWAPPED_TILES if swapped else (*_TILES, *(_PROMOTED_TILES if kind.promoted else ()))
+    for m, n, k, pingpong, clusters, depth, split in rows:
+        row = with_tail(Sm90Config(m, n, k, pingpong, n, *clusters, depth, split, swapped=swapped), tails)
         wide = None if row is None else _of_kind(row, kind)
         if wide is None:
             continue

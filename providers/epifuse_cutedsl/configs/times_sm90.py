@@ -31,40 +31,52 @@ Row = tuple[int, int, int, bool, tuple[int, int], int, int]
 # many bytes takes as long, and the rows serve them as well.
 # fmt: off
 MEASURED: dict[Row, PersistentTimes] = {
-    (128, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.289, 0.03, 4.18),
-    (128, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.309, 0.59, 1.05),
-    (128, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.351, 0.86, 0.82),
-    (128, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.354, 0.87, 0.51),
-    (128, 128, 256, False, (1, 1), 2, 1): PersistentTimes(0.805, 0.21, 0.92),
+    (64, 48, 256, True, (1, 1), 2, 1): PersistentTimes(0.196, 0.59, 0.14),
+    (64, 48, 256, True, (1, 1), 2, 2): PersistentTimes(0.272, 0.20, 0.79),
+    (64, 64, 128, True, (1, 1), 1, 1): PersistentTimes(0.139, 1.35, 0.20),
+    (64, 64, 128, True, (1, 1), 1, 2): PersistentTimes(0.145, 0.79, 0.42),
+    (64, 64, 256, True, (1, 1), 1, 1): PersistentTimes(0.347, 0.03, 0.05),
+    (64, 64, 256, True, (1, 1), 1, 2): PersistentTimes(0.115, 1.03, 0.70),
+    (64, 64, 512, True, (1, 1), 1, 1): PersistentTimes(0.691, 0.07, 0.53),
+    (64, 80, 256, True, (1, 1), 2, 2): PersistentTimes(0.447, 0.24, 0.05),
+    (64, 80, 256, True, (2, 1), 2, 1): PersistentTimes(0.334, 1.41, 1.61),
+    (64, 96, 256, True, (1, 1), 2, 1): PersistentTimes(0.395, 1.03, 0.06),
+    (64, 112, 256, True, (1, 1), 2, 1): PersistentTimes(0.283, 0.10, 4.60),
+    (64, 128, 128, False, (1, 1), 1, 2): PersistentTimes(0.392, 0.43, 0.14),
+    (64, 128, 128, False, (1, 1), 1, 4): PersistentTimes(0.602, 0.25, 0.50),
+    (64, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.277, 0.15, 0.05),
+    (64, 128, 128, True, (1, 1), 2, 2): PersistentTimes(0.401, 0.34, 0.67),
+    (64, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.227, 0.21, 1.63),
+    (64, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.227, 0.48, 1.05),
+    (64, 128, 256, False, (1, 1), 1, 1): PersistentTimes(0.567, 0.29, 0.09),
+    (64, 128, 256, False, (1, 1), 1, 2): PersistentTimes(0.575, 0.15, 0.19),
+    (64, 128, 256, True, (1, 1), 2, 1): PersistentTimes(0.537, 0.06, 0.88),
+    (64, 128, 256, True, (2, 1), 2, 1): PersistentTimes(0.451, 0.11, 2.51),
+    (64, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.273, 1.00, 0.56),
+    (64, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.393, 0.14, 0.90),
+    (64, 256, 128, True, (1, 1), 2, 1): PersistentTimes(0.390, 0.42, 1.21),
+    (64, 256, 128, True, (2, 1), 2, 1): PersistentTimes(0.423, 0.30, 1.54),
+    (128, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.199, 0.24, 0.44),
+    (128, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.196, 1.20, 1.55),
+    (128, 80, 128, True, (2, 1), 2, 1): PersistentTimes(0.256, 0.06, 2.60),
+    (128, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.275, 2.11, 0.09),
+    (128, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.374, 0.06, 1.15),
+    (128, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.328, 0.63, 1.37),
+    (128, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.388, 0.58, 0.95),
+    (128, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.376, 0.18, 2.37),
+    (128, 128, 256, False, (1, 1), 2, 1): PersistentTimes(0.756, 0.17, 1.07),
+    (128, 144, 128, True, (1, 1), 2, 1): PersistentTimes(0.360, 0.73, 2.80),
     (128, 192, 128, False, (1, 1), 2, 1): PersistentTimes(0.499, 0.30, 1.90),
-    (128, 192, 128, True, (1, 1), 1, 1): PersistentTimes(0.439, 1.72, 2.15),
-    (128, 192, 128, True, (1, 1), 2, 1): PersistentTimes(0.494, 0.06, 2.67),
-    (128, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.539, 0.56, 3.24),
-    (128, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.748, 0.05, 1.91),
-    (128, 256, 128, False, (2, 1), 2, 1): PersistentTimes(0.732, 0.06, 2.22),
-    (128, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.191, 1.81, 0.16),
-    (192, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.496, 1.44, 2.04),
-    (192, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.269, 1.51, 0.16),
-    (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.734, 0.03, 2.03),
-    (64, 128, 128, False, (1, 1), 1, 2): PersistentTimes(0.292, 0.14, 0.27),
-    (64, 128, 128, False, (1, 1), 1, 4): PersistentTimes(0.339, 0.31, 0.19),
-    (64, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.175, 0.08, 0.70),
-    (64, 128, 128, True, (1, 1), 2, 2): PersistentTimes(0.322, 0.13, 0.10),
-    (64, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.201, 0.59, 1.09),
-    (64, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.171, 1.55, 0.10),
-    (64, 128, 256, False, (1, 1), 1, 1): PersistentTimes(0.459, 0.25, 0.45),
-    (64, 128, 256, False, (1, 1), 1, 2): PersistentTimes(0.714, 0.19, 0.81),
-    (64, 128, 256, True, (1, 1), 2, 1): PersistentTimes(0.426, 0.22, 0.57),
-    (64, 128, 256, True, (2, 1), 2, 1): PersistentTimes(0.458, 0.26, 1.41),
-    (64, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.265, 1.19, 0.42),
-    (64, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.418, 0.03, 0.59),
-    (64, 256, 128, True, (1, 1), 2, 1): PersistentTimes(0.393, 0.33, 0.89),
-    (64, 256, 128, True, (2, 1), 2, 1): PersistentTimes(0.391, 0.71, 0.83),
-    (64, 64, 128, True, (1, 1), 1, 1): PersistentTimes(0.137, 0.32, 0.33),
-    (64, 64, 128, True, (1, 1), 1, 2): PersistentTimes(0.145, 0.67, 0.85),
-    (64, 64, 256, True, (1, 1), 1, 1): PersistentTimes(0.248, 0.06, 0.06),
-    (64, 64, 256, True, (1, 1), 1, 2): PersistentTimes(0.134, 0.43, 1.49),
-    (64, 64, 512, True, (1, 1), 1, 1): PersistentTimes(0.618, 0.16, 0.37),
+    (128, 192, 128, True, (1, 1), 1, 1): PersistentTimes(0.477, 2.04, 1.35),
+    (128, 192, 128, True, (1, 1), 2, 1): PersistentTimes(0.509, 0.36, 2.84),
+    (128, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.566, 0.88, 1.14),
+    (128, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.816, 1.59, 0.24),
+    (128, 256, 128, False, (2, 1), 2, 1): PersistentTimes(0.722, 1.14, 1.54),
+    (192, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.044, 1.98, 0.09),
+    (192, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.255, 1.93, 0.05),
+    (192, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.426, 1.90, 0.62),
+    (192, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.522, 1.28, 1.47),
+    (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.725, 0.08, 2.44),
 }
 # fmt: on
 # 3000^3, with rows of 6000 bytes: 48 KB a microsecond to each of 132 SMs in every configuration; 1000^3, 64 CTAs: 77.
@@ -90,7 +102,7 @@ little: 1 % faster at 768^3, 1000^3 and 1024^3. Beyond that, CTAs that read the 
 groups of 1 cost 1 to 4 % at 512 x 512 x 8192, 10 to 17 at 128 x 4096 x 4096, 15 at 256 x 8192 x 8192, 50 at 384 x 2048
 x 8192."""
 _LITTLE_BYTES = 8e6
-_PAIR_AREA, _THIN_BYTES, _LONG_BYTES, _THIN_PAIRS = 64 * 128, 128, 16384, 1.2
+_PAIR_AREA, _THIN_BYTES, _LONG_BYTES, _THIN_PAIRS = 64 * 128, 128, 8192, 1.2
 """Pairs of small tiles with K tiles of 128 bytes and long rows, where no operands of the epilogue take the room that
 longer K tiles need: 2 to 4 % faster on some H200s than with K tiles of 256 bytes, 8 to 25 % slower on others (128 x
 8192 x 8192 36.5 beside 37.7 us, or 42.7 beside 39.2; 256 x 4096 x 8192 29.9 beside 30.9, or 42.0 beside 33.9)."""
@@ -111,6 +123,8 @@ def estimate_us(
     if target is None:
         return None
     work, ours = work_of(args, copied), how(config, group)
+    if config.swapped:
+        work = work._replace(m=work.n, n=work.m, shifted=(work.shifted[1], work.shifted[0]))
     tiles, slots = tiles_and_slots(work, ours, target)
     at_once, little = tiles <= slots, work.operand_bytes <= _LITTLE_BYTES
     usual = _USUAL_AT_ONCE if at_once and little else _USUAL_GROUP

@@ -9,7 +9,7 @@ import torch
 import epifuse as ops
 from epifuse_cpu.evaluate import evaluate
 from epifuse_cpu.gemm import accumulate
-from epifuse_cutedsl.configs.sm90 import configurations
+from epifuse_cutedsl.configs.sm90 import STAGED, configurations
 from epifuse_cutedsl.configs.sm90_products import KINDS
 from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator, product_of
 
@@ -55,12 +55,13 @@ def arguments(size, text=BIAS_RELU, majors="kk", batches=0, dtype=torch.bfloat16
     return ops.GemmArguments(a, b, torch.empty(*lead, m, n), torch.float32, ops.EpilogueArguments(text, **operands))
 
 
-def operator_of(args, mode, tile, group=1, depth=None, cluster=1, split=1, k_bytes=128):
+def operator_of(args, mode, tile, group=1, depth=None, cluster=1, split=1, k_bytes=128, swapped=False):
     """The Hopper operator of a mode ("cooperative", "pingpong") and tile for the device that is emulated; K tiles of
     ``k_bytes``."""
     shared = cluster if isinstance(cluster, tuple) else (cluster, 1)
     scratch, tails, kind = Sm90GemmOperator.scratch_bytes(args), Sm90GemmOperator.tails(args), KINDS[product_of(args)]
-    for config in configurations(90, scratch, tails, kind=kind):
+    tails = STAGED if swapped else tails
+    for config in configurations(90, scratch, tails, kind=kind, swapped=swapped):
         found = (config.tile_m, config.tile_n, config.cluster, config.cluster_n, config.pingpong, config.split)
         if found == (*tile, *shared, mode == "pingpong", split) and config.tile_k * config.element_bytes == k_bytes:
             if depth not in (None, config.depth):
@@ -80,6 +81,7 @@ def run(
     k_bytes=128,
     seed=0,
     sm_count=None,
+    swapped=False,
 ):
     """Run, and compare every output bit for bit; the operator."""
     m, n, _, _ = args.problem_size
@@ -87,7 +89,7 @@ def run(
     loads = [load.clone() if isinstance(load, torch.Tensor) else load for load in args.loads]
     want = evaluate(args.plan, accum, loads)
     with ops.emulator.device("90a", seed=seed, sm_count=sm_count):
-        operator = operator_of(args, mode, tile, group, depth, cluster, split, k_bytes)
+        operator = operator_of(args, mode, tile, group, depth, cluster, split, k_bytes, swapped)
         operator.run(args)
     for name, got, expected in zip(args.bound.names.stores, args.outputs, want, strict=True):
         exact = {"rtol": 0, "atol": 0, "equal_nan": True}

@@ -32,6 +32,13 @@ class Placed:
     widths: tuple[int, int]
     packed: bool = False
 
+    @property
+    def transposed(self) -> Placed:
+        """Rows as columns; not of packed ones."""
+        assert not self.packed
+        turned = {(n, m): value for (m, n), value in self.registers.items()}
+        return Placed(self.n, self.m, turned, (self.widths[1], self.widths[0]))
+
 
 def write(shape: StageShape, base: Any, placed: Placed) -> None:
     """Put a thread's accumulators into the staged tile at the shared address ``base``."""

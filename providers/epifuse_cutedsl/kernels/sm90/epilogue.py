@@ -47,9 +47,11 @@ class StagedTail:
     accumulator: str = "float32"
 
     def tiles(self, batch: Any, m: Any, n: Any, thread: Any) -> list[TileCoordinates]:
-        """The pieces of a warpgroup's rows, which begin at (m, n)."""
+        """The pieces of a warpgroup's rows, which begin at (m, n) as the kernel counts them; in the problem's order."""
         return [
-            TileCoordinates(m + block * BLOCK_M, n + first, batch, thread, thread >> 5, thread & 31)
+            TileCoordinates(
+                *self.config.turned((m + block * BLOCK_M, n + first)), batch, thread, thread >> 5, thread & 31
+            )
             for block in range(self.config.blocks)
             for first in range(0, self.config.columns, self.config.epilogue_n)
         ]
@@ -82,6 +84,7 @@ class StagedTail:
             block, piece = divmod(index, self.config.pieces)
             columns = self.config.epilogue_n
             placed = product.placed(tile.thread, accumulators, block, piece * columns, columns)
+            placed = placed.transposed if self.config.swapped else placed
             inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
             when(inside, lambda tile=tile, placed=placed, begun=begun: self._piece(tile, placed, *begun))
 

@@ -43,7 +43,7 @@ NUMBERS: tuple[tuple[str, str], ...] = (
 )
 """Names and types of the main loop's numbers, in order, behind the tensor maps; the epilogue's follow.
 
-``a_batched`` is 0 where one matrix serves all batches, else 1. ``stagger``: so many K tiles further on begins each tile
+With swapped operands, A is the problem's B, and M its N. ``a_batched`` is 0 where one matrix serves all batches, else 1. ``stagger``: so many K tiles further on begins each tile
 than the one before. ``streamed``: 1 where A is read once and is larger than the second-level cache, 2 where B is, 0
 where neither is. ``edges``: 1 where rows of tiles beyond the operands are not copied, 0 where they are filled with
 zeros.
@@ -59,6 +59,7 @@ class Sm90Gemm:
         self, config: Sm90Config, kind: ProductKind, a_major: str, b_major: str, empty: bool, epilogue: Any
     ) -> None:
         self.config, self.epilogue = config, epilogue
+        a_major, b_major = config.turned((a_major, b_major))
         self.a, self.b = config.operand_tiles(a_major == "k", b_major == "k")
         self.product = consumer.Product(self.a, self.b, kind, config.blocks, config.columns, config.part, empty)
         self.stage = config.stage_shape(epilogue.axis, epilogue.run)
@@ -120,7 +121,8 @@ class Sm90Gemm:
         ring = Ring(config, base, base + self._barriers, rank)
         mine = alu.and_b32(thread, WARPGROUP - 1)
         maps = [each.get_ptr().toint() for each in (map_0, map_1, map_2, map_3)]
-        tail = self._tail(base, warpgroup, mine, maps, Extents(m, n, batches), numbers[len(NUMBERS) :])
+        extents = Extents(*config.turned((m, n)), batches)
+        tail = self._tail(base, warpgroup, mine, maps, extents, numbers[len(NUMBERS) :])
         readers = WARPGROUP_WARPS * (1 if config.pingpong else CONSUMERS) * ring.sharers
         when(thread == 0, lambda: ring.make_barriers(readers))
         split = self._split(base, warpgroup, mine, share)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from epifuse_cutedsl.configs.sm90_products import KINDS, Part, ProductKind, part_of
 from epifuse_cutedsl.fuse.facts import kept_row_bytes
-from epifuse_cutedsl.tile.operand import OperandTile
+from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES, OperandTile
 from epifuse_cutedsl.tile.smem import align, limit_bytes
 from epifuse_cutedsl.tile.stage import StageShape, run_that_fits
 
@@ -77,6 +77,8 @@ class Sm90Config(NamedTuple):
     """Bytes of an element of A and of B."""
     part: Part | None = None
     """What is summed up at a time, where sums are promoted to float32."""
+    boxed: bool = False
+    """Whether tiles of B have whole boxes of columns: where these are contiguous, a box has a row of 128 bytes."""
     swapped: bool = False
     """Operands swapped: the kernel multiplies B's columns by A's rows, so that ``tile_m``, ``cluster`` and all that is
     said of rows here lies along the problem's N."""
@@ -146,6 +148,7 @@ class Sm90Config(NamedTuple):
         mode = ("pingpong" if self.pingpong else "cooperative") + ("_swapped" if self.swapped else "")
         shape = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         tail = f"d{self.epilogue_n}x{self.depth}" if self.tail.direct else f"e{self.epilogue_n}"
+        mode += "_boxed" if self.boxed else ""
         return f"{shape}_{mode}_c{self.cluster}x{self.cluster_n}_k{self.split}_s{self.stages}_{tail}"
 
     @property
@@ -156,7 +159,8 @@ class Sm90Config(NamedTuple):
     @property
     def b_bytes(self) -> int:
         """Shared memory of a K tile of B."""
-        return self.tile_n * self.tile_k * self.element_bytes
+        columns = align(self.tile_n, SWIZZLE_BYTES // self.element_bytes) if self.boxed else self.tile_n
+        return columns * self.tile_k * self.element_bytes
 
     @property
     def stage_bytes(self) -> int:
@@ -253,19 +257,24 @@ _TILES = (
     (192, 112, 64, True, (1, 1), 2, 1),
 )
 
-# Operands swapped, for few rows or few columns: an instruction's 64 rows lie along the long side where tiles have 16 or
-# 32 positions of the short one, else along the short side, so that tiles along the long one fill the chip once.
-_SWAPPED_TILES = (
-    (64, 16, 256, True, (1, 1), 1, 1),
-    (64, 16, 128, True, (1, 1), 1, 2),
-    (64, 32, 128, True, (1, 1), 1, 1),
-    (64, 32, 128, True, (1, 1), 1, 2),
-    (64, 48, 128, True, (1, 1), 1, 1),
-    (64, 80, 128, True, (2, 1), 1, 1),
-    (64, 112, 128, True, (1, 1), 1, 1),
-    (128, 80, 64, True, (2, 1), 1, 1),
-    (192, 48, 64, True, (1, 1), 1, 1),
-)
+# Operands swapped. By the problem's short side: with few rows, an instruction's 64 rows lie along N, and the ring has room
+# for more of B; with few columns, along N too, and tiles of any multiple of 16 lie along M, to fill the chip once.
+_SWAPPED_TILES = {
+    "m": (
+        (64, 16, 256, True, (1, 1), 1, 1),
+        (64, 16, 128, True, (1, 1), 1, 2),
+        (64, 32, 128, True, (1, 1), 1, 1),
+        (64, 48, 128, True, (1, 1), 1, 1),
+    ),
+    "n": (
+        (64, 48, 128, True, (1, 1), 1, 1),
+        (64, 80, 128, True, (2, 1), 1, 1),
+        (64, 112, 128, True, (1, 1), 1, 1),
+        (128, 48, 64, True, (1, 1), 1, 1),
+        (128, 80, 64, True, (2, 1), 1, 1),
+        (192, 48, 64, True, (1, 1), 1, 1),
+    ),
+}
 
 # Where sums are promoted: 96 accumulators a thread leave room for as many again, so that a part has all columns.
 _PROMOTED_TILES = (
@@ -295,18 +304,21 @@ def configurations(
     tails: tuple[Tail, ...] = STAGED,
     *,
     kind: ProductKind = HALF,
-    swapped: bool = False,
+    boxed: bool = False,
+    swapped: str = "",
 ) -> tuple[Sm90Config, ...]:
-    """Every configuration of a kind, with operands ``swapped`` or not, with as many stages as fit, where a consumer's
-    epilogue needs ``scratch_bytes`` beside what its tail says: the first of ``tails`` whose pieces fill a warpgroup's
-    columns.
+    """Every configuration of a kind with as many stages as fit, where a consumer's epilogue needs ``scratch_bytes``
+    beside what its tail says: the first of ``tails`` whose pieces fill a warpgroup's columns. ``swapped``: those with
+    swapped operands, for a short side along "m" or "n". ``boxed``: B (swapped: A) is not contiguous along K; it matters where columns are no whole boxes.
 
     A staged epilogue takes half of the columns at a time where that leaves two more stages, or any at all.
     """
     found: dict[Sm90Config, None] = {}
-    rows = _SWAPPED_TILES if swapped else (*_TILES, *(_PROMOTED_TILES if kind.promoted else ()))
+    rows = _SWAPPED_TILES[swapped] if swapped else (*_TILES, *(_PROMOTED_TILES if kind.promoted else ()))
     for m, n, k, pingpong, clusters, depth, split in rows:
-        row = with_tail(Sm90Config(m, n, k, pingpong, n, *clusters, depth, split, swapped=swapped), tails)
+        partly = boxed and n * kind.element_bytes % SWIZZLE_BYTES > 0
+        row = Sm90Config(m, n, k, pingpong, n, *clusters, depth, split, boxed=partly, swapped=bool(swapped))
+        row = with_tail(row, tails)
         wide = None if row is None else _of_kind(row, kind)
         if wide is None:
             continue

@@ -78,6 +78,18 @@ MEASURED: dict[Row, PersistentTimes] = {
     (192, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.522, 1.28, 1.47),
     (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.725, 0.08, 2.44),
 }
+# Operands swapped, with an epilogue through staged pieces: tile along N, along M, and so on.
+SWAPPED: dict[Row, PersistentTimes] = {
+    (64, 16, 512, True, (1, 1), 1, 1): PersistentTimes(0.4, 0.3, 0.3),
+    (64, 16, 256, True, (1, 1), 1, 2): PersistentTimes(0.2, 0.3, 0.3),
+    (64, 32, 256, True, (1, 1), 1, 1): PersistentTimes(0.2, 0.3, 0.3),
+    (64, 48, 256, True, (1, 1), 1, 1): PersistentTimes(0.189, 0.14, 0.65),
+    (64, 80, 256, True, (2, 1), 1, 1): PersistentTimes(0.308, 0.42, 1.0),
+    (64, 112, 256, True, (1, 1), 1, 1): PersistentTimes(0.380, 0.04, 0.15),
+    (128, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.178, 0.42, 1.0),
+    (128, 80, 128, True, (2, 1), 1, 1): PersistentTimes(0.311, 0.63, 0.06),
+    (192, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.146, 0.38, 1.0),
+}
 # fmt: on
 # 3000^3, with rows of 6000 bytes: 48 KB a microsecond to each of 132 SMs in every configuration; 1000^3, 64 CTAs: 77.
 COPIES = Copies(sm_bytes_per_us=140e3, chip_bytes_per_us=14.5e6, shifted_sm=1.2, shifted_chip=1.6)
@@ -180,7 +192,7 @@ def adjusted(times: PersistentTimes, row: Row, stages: int, loads: bool) -> Pers
 def _row(config: Sm90Config) -> PersistentTimes:
     """A configuration's row; else that of the most similar one, its K tile scaled; else the tensor cores' rate."""
     own = row_of(config)
-    found = MEASURED.get(own)
+    found = (SWAPPED if config.swapped else MEASURED).get(own)
     if found is not None:
         return found
     tile_m, tile_n, k_bytes, pingpong, cluster, depth, split = own

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from epifuse import dtypes
 from epifuse.dtypes import DType
+from epifuse.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

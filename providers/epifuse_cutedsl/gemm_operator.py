@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from epifuse import dtypes
 from epifuse.arguments import EpilogueArguments, GemmArguments
@@ -25,6 +25,7 @@ from epifuse.metadata import (
     OperatorMetadata,
 )
 from epifuse.operator import MetadataFilter, Operator
+from epifuse.records import NamedTuple
 from epifuse.runtime.artifact import CompiledArtifact
 from epifuse.runtime.rounding import tf32_allowed
 from epifuse.status import Status

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
+from epifuse.records import NamedTuple
 from epifuse.runtime.tensors import MAX_ALIGNMENT_BYTES, Traits
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import image_of

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from epifuse.records import NamedTuple
 from epifuse_cutedsl.padded_copy import ALIGNMENT_BYTES, PaddedCopy
 
 Copies = tuple[PaddedCopy | None, PaddedCopy | None]

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from epifuse.arguments import GemmArguments
+from epifuse.records import NamedTuple
 from epifuse.runtime.tensormap import ALIGNMENT_BYTES, TiledMap
 from epifuse.runtime.tensors import Traits
 from epifuse_cutedsl.padded_copy import PaddedCopy

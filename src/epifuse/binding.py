@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -18,6 +17,7 @@ from epifuse.fusion.ir.graph import Graph
 from epifuse.fusion.ir.infer import Problem, float_dtype
 from epifuse.fusion.ir.node import Broadcast
 from epifuse.fusion.plan import Access, Binding, EpiloguePlan, OperandSpec, OutputSpec, Route
+from epifuse.records import dataclass
 from epifuse.runtime.tensors import Number, Traits, overlap, overlaps_itself, same_view
 
 View: TypeAlias = tuple[torch.Tensor, Traits] | Number

@@ -7,13 +7,13 @@ import reprlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from epifuse.arguments import GemmArguments, RuntimeArguments
 from epifuse.errors import OperandTypeError, Place, UnsupportedError
 from epifuse.operator import MetadataFilter, Operator
 from epifuse.provider import Provider, available_providers, failure, left_out
+from epifuse.records import dataclass
 from epifuse.runtime import winners
 from epifuse.runtime.rounding import tf32_allowed
 from epifuse.status import Status

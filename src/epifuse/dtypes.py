@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 
 from epifuse.errors import DtypeError
+from epifuse.records import dataclass
 
 
 class DtypeKind(enum.Enum):

@@ -7,8 +7,9 @@ line with a caret where there is one, what is accepted, and what to do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from epifuse.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from epifuse import dtypes
 from epifuse.arguments import DenseTensor, GemmArguments, RuntimeArguments
 from epifuse.dtypes import DType
 from epifuse.fusion.plan import EpiloguePlan
+from epifuse.records import dataclass
 from epifuse.runtime.tensors import MAX_ALIGNMENT_BYTES
 from epifuse.status import Status
 from epifuse.target import TargetLike, TargetSm

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from epifuse.errors import SettingError
+from epifuse.records import dataclass
 from epifuse.target import TargetSm
 
 T = TypeVar("T")

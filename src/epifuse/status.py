@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from epifuse.errors import UnsupportedError
+from epifuse.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

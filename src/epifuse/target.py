@@ -6,10 +6,10 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from epifuse.errors import OperandTypeError, TargetError
+from epifuse.records import dataclass
 
 
 class ArchPortability(enum.Enum):

@@ -11,10 +11,11 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from epifuse.arguments import GemmArguments
 from epifuse.emulator import chips
+from epifuse.records import NamedTuple
 from epifuse.runtime.tensors import Traits
 from epifuse.target import TargetSm
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from dataclasses import dataclass
 from functools import cached_property
 
 from epifuse.dtypes import DType
 from epifuse.fusion.ir.node import Attribute, Broadcast, Literal
+from epifuse.records import dataclass
 
 
 class Transport(enum.Enum):

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from epifuse.records import dataclass
 from epifuse.target import TargetSm
 
 if TYPE_CHECKING:

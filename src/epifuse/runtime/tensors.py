@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import reprlib
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from epifuse import dtypes
 from epifuse.dtypes import DType
 from epifuse.errors import DtypeError, OperandTypeError
+from epifuse.records import dataclass
 
 Number: TypeAlias = int | float
 

@@ -15,7 +15,6 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import torch
 
 from epifuse import settings
 from epifuse.arguments import GemmArguments
+from epifuse.records import dataclass
 from epifuse.runtime.tensors import Traits
 
 FORMAT = 1

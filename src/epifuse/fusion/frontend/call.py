@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from epifuse.dtypes import TABLE as DTYPES
@@ -18,6 +17,7 @@ from epifuse.fusion.frontend.names import Callee, Closure, Origin, Plain, Refuse
 from epifuse.fusion.ir.node import Attribute, Literal
 from epifuse.fusion.vocabulary import table
 from epifuse.fusion.vocabulary.table import Level, Operation, Parameter, Role
+from epifuse.records import dataclass
 
 if TYPE_CHECKING:
     from epifuse.fusion.frontend.expression import Frame

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from epifuse.errors import EpilogueSyntaxError, Place, ReductionUseError, UnknownNameError
@@ -20,6 +19,7 @@ from epifuse.fusion.ir.graph import GraphBuilder
 from epifuse.fusion.ir.node import Attribute, Kind, Literal
 from epifuse.fusion.vocabulary import table
 from epifuse.fusion.vocabulary.table import Operation, Result, Role
+from epifuse.records import dataclass
 
 Value = int | Literal | Plain | tuple[Any, ...]
 

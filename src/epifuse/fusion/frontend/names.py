@@ -14,7 +14,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -30,6 +30,7 @@ from epifuse.fusion.frontend.source import Source
 from epifuse.fusion.ir.node import Literal
 from epifuse.fusion.vocabulary import table
 from epifuse.fusion.vocabulary.table import Operation
+from epifuse.records import dataclass
 
 Reference = tuple[str, ...]
 """An outer name and the attributes read of it: ``("torch", "relu")``."""

@@ -12,12 +12,13 @@ import linecache
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType, FunctionType, ModuleType
 from typing import TypeVar
 
 from epifuse.errors import EpilogueSyntaxError, Place, SourceError
 from epifuse.fusion.frontend import refuse
+from epifuse.records import dataclass
 
 Definition = ast.FunctionDef | ast.Lambda
 

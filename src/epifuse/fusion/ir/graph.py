@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ from epifuse.errors import Place
 from epifuse.fusion.ir.node import Attribute, Kind, Literal, Node
 from epifuse.fusion.vocabulary import table
 from epifuse.fusion.vocabulary.table import Level, Operation
+from epifuse.records import dataclass
 
 
 @dataclass(frozen=True)

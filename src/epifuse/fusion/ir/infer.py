@@ -11,7 +11,6 @@ import math
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from epifuse import dtypes
@@ -23,6 +22,7 @@ from epifuse.fusion.ir.widths import halved_nodes, halved_twice, halves, width_c
 from epifuse.fusion.plan import Access, OperandSpec
 from epifuse.fusion.vocabulary import table
 from epifuse.fusion.vocabulary.table import Operation, Result
+from epifuse.records import dataclass
 
 __all__ = [
     "Problem",

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from epifuse.dtypes import DType
 from epifuse.errors import Place
+from epifuse.records import dataclass
 
 
 class Kind(enum.Enum):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from epifuse.errors import IrError
 from epifuse.fusion.ir.node import Kind, Literal, Node, ValueType
 from epifuse.fusion.vocabulary import table
 from epifuse.fusion.vocabulary.table import Level, Result, Role
+from epifuse.records import dataclass
 
 
 class Stage(enum.IntEnum):

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from epifuse.dtypes import DType
@@ -22,6 +21,7 @@ from epifuse.fusion.passes.rounding import round_explicitly
 from epifuse.fusion.passes.schedule import schedule
 from epifuse.fusion.passes.simplify import fold, simplify
 from epifuse.fusion.plan import Binding, EpiloguePlan, OperandSpec, OutputSpec
+from epifuse.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from epifuse.errors import OperandError
 from epifuse.fusion.ir.infer import TypedBuilder, Typing
 from epifuse.fusion.ir.node import Node, ValueType
 from epifuse.fusion.plan import OutputSpec
+from epifuse.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

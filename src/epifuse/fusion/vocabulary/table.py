@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+
+from epifuse.records import dataclass
 
 
 class Level(enum.Enum):

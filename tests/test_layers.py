@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS = (
+    ("epifuse.records",),
     ("epifuse.errors",),
     ("epifuse.dtypes", "epifuse.status", "epifuse.target", "epifuse.tile_order"),
     ("epifuse.settings", "epifuse.runtime.rounding"),
@@ -53,7 +54,13 @@ EXCEPTIONS = {
 
 PROVIDERS = ("epifuse_cpu", "epifuse_cutedsl")
 FOREIGN = ("cutlass", "cuda", *PROVIDERS)
-VOCABULARY_MAY = ("epifuse.errors", "epifuse.dtypes", "epifuse.runtime.rounding", "epifuse.fusion.vocabulary")
+VOCABULARY_MAY = (
+    "epifuse.records",
+    "epifuse.errors",
+    "epifuse.dtypes",
+    "epifuse.runtime.rounding",
+    "epifuse.fusion.vocabulary",
+)
 KERNEL_MAY_NOT = (
     "torch",
     "numpy",

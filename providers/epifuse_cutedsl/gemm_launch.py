@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from epifuse.arguments import GemmArguments
 from epifuse.binding import Bound
 from epifuse.errors import UnsupportedError
+from epifuse.records import NamedTuple
 from epifuse.runtime.artifact import CompiledArtifact
 from epifuse.runtime.launch import PreparedLaunch, current_device, current_stream
 from epifuse.runtime.rounding import round_to

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from epifuse import dtypes
 from epifuse.arguments import EpilogueArguments, GemmArguments
@@ -25,6 +25,7 @@ from epifuse.metadata import (
     OperatorMetadata,
 )
 from epifuse.operator import MetadataFilter, Operator
+from epifuse.records import NamedTuple
 from epifuse.runtime.artifact import CompiledArtifact
 from epifuse.runtime.rounding import tf32_allowed
 from epifuse.status import Status
@@ -32,7 +33,6 @@ from epifuse.target import TargetSm
 from epifuse.utils.device import target_of_operands
 from epifuse.workspace import AllocationRequirement
 from epifuse_cutedsl.compile import Kernel, image_of
-from epifuse_cutedsl.configs.padded import PaddedForm
 from epifuse_cutedsl.fuse import workspace as reductions
 from epifuse_cutedsl.fuse.boxes import Boxes
 from epifuse_cutedsl.fuse.facts import KernelFacts
@@ -41,6 +41,9 @@ from epifuse_cutedsl.gemm_launch import Compiled, GemmLaunch
 from epifuse_cutedsl.launch import Launcher
 from epifuse_cutedsl.run_workspace import Copies, RunWorkspace
 from epifuse_cutedsl.tile.smem import limit_bytes
+
+if TYPE_CHECKING:
+    from epifuse_cutedsl.configs.padded import PaddedForm
 
 _ARTIFACTS_KEPT = 256
 _ROOMIEST = 90

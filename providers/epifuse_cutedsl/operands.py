@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from math import gcd
+from typing import TYPE_CHECKING
 
 from epifuse.arguments import GemmArguments
 from epifuse.runtime.rounding import tf32_allowed
 from epifuse.runtime.tensors import Traits
-from epifuse_cutedsl.kernels.sm80.operand import MainTraits
+
+if TYPE_CHECKING:
+    from epifuse_cutedsl.kernels.sm80.operand import MainTraits
 
 PRODUCTS: dict[tuple[str, str, str], str] = {
     ("float16", "float16", "float32"): "half",
@@ -40,6 +43,8 @@ def kind_of(args: GemmArguments) -> str | None:
 
 def main_traits(traits: Traits, *, k_last: bool) -> MainTraits:
     """How A (``k_last``) or B is read: K is the last axis of A and the last but one of B."""
+    from epifuse_cutedsl.kernels.sm80.operand import MainTraits  # noqa: PLC0415 - other kernels ask for none
+
     k, other = (-1, -2) if k_last else (-2, -1)
     size = traits.dtype.bytes
     major, unit = "k", True

@@ -176,7 +176,9 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _design(cls, config: Sm90Config, group: int) -> Sm90DesignMetadata:
-        tile, cluster = (config.turned(pair) for pair in ((config.tile_m, config.tile_n), (config.cluster, config.cluster_n)))
+        tile, cluster = (
+            config.turned(pair) for pair in ((config.tile_m, config.tile_n), (config.cluster, config.cluster_n))
+        )
         return Sm90DesignMetadata(
             tile_shape=(*tile, config.tile_k),
             cluster_shape=(*cluster, 1),

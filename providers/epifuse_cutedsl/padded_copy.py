@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
+from epifuse.records import NamedTuple
 from epifuse.runtime.tensors import MAX_ALIGNMENT_BYTES, Traits
 from epifuse.target import TargetSm
 from epifuse_cutedsl.compile import image_of
 from epifuse_cutedsl.configs.model import rates_of
 from epifuse_cutedsl.configs.padded import WORD_BYTES, PaddedForm
 from epifuse_cutedsl.launch import Launcher
+from epifuse_cutedsl.run_workspace import ALIGNMENT_BYTES
 
-ALIGNMENT_BYTES = 256
-"""Of each copy in the workspace."""
 _LINE_BYTES = 128
 _LAUNCH_US = 2.0
 _SHARE_WORDS, _SHARE_ELEMENTS = 0.6, 0.3

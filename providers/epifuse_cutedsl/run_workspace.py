@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
-from epifuse_cutedsl.padded_copy import ALIGNMENT_BYTES, PaddedCopy
+from epifuse.records import NamedTuple
 
-Copies = tuple[PaddedCopy | None, PaddedCopy | None]
+if TYPE_CHECKING:
+    from epifuse_cutedsl.padded_copy import PaddedCopy
+
+ALIGNMENT_BYTES = 256
+"""Of each copy in the workspace."""
+Copies: TypeAlias = "tuple[PaddedCopy | None, PaddedCopy | None]"
 """Of A and of B; None where the operand is read where it lies."""
 
 

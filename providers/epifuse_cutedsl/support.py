@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from epifuse.arguments import GemmArguments
 from epifuse.errors import UnsupportedError
 from epifuse.fusion.plan import Transport
+from epifuse.records import NamedTuple
 from epifuse.target import TargetSm
 from epifuse_cutedsl.fuse import workspace
 from epifuse_cutedsl.fuse.boxes import Boxes

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from epifuse.arguments import GemmArguments
+from epifuse.records import NamedTuple
 from epifuse.runtime.tensormap import ALIGNMENT_BYTES, TiledMap
 from epifuse.runtime.tensors import Traits
-from epifuse_cutedsl.padded_copy import PaddedCopy
+
+if TYPE_CHECKING:
+    from epifuse_cutedsl.padded_copy import PaddedCopy
 
 _LARGEST_STRIDE_BYTES = 1 << 40
 MAJORS = ("k", "mn")
@@ -79,6 +82,8 @@ def route_of(traits: Traits, *, k_last: bool, majors: Sequence[str] = MAJORS, ro
     found = tma_operand(traits, k_last=k_last)
     if not rounded and not isinstance(found, str) and found.major in majors:
         return Route(found)
+    from epifuse_cutedsl.padded_copy import PaddedCopy  # noqa: PLC0415 - most operands are read where they lie
+
     copy = PaddedCopy(traits, k_last, rounded)
     moved = tma_operand(copy.traits, k_last=k_last)
     assert not isinstance(moved, str)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from epifuse.fusion.ir.graph import Graph
 from epifuse.fusion.ir.infer import Problem, halved_nodes
 from epifuse.fusion.ir.node import Kind, Node
 from epifuse.fusion.plan import EpiloguePlan, Route, Transport
+from epifuse.records import NamedTuple
 from epifuse.runtime.tensors import Number, Traits, as_number, as_torch, traits_of
 
 LOAD_TRANSPORTS = (Transport.TMA, Transport.SYNC_GMEM_LOAD, Transport.ASYNC_GMEM_LOAD)

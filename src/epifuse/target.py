@@ -94,6 +94,9 @@ class TargetSm:
         targets = (TargetSm.ensure(t) for t in operator_targets)
         return any(t is not None and t.is_portable_to(self) for t in targets)
 
+    def __hash__(self) -> int:
+        return self.cc  # the portability, an enum, hashes in Python: caches ask some hundred times in a first call
+
     def __str__(self) -> str:
         return f"{self.cc}{self.portability.value}"
 

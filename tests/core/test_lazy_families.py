@@ -17,6 +17,7 @@ from epifuse.errors import ProviderWarning
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
+import typing
 import torch
 import epifuse
 before = set(sys.modules)
@@ -31,14 +32,16 @@ for target in {targets!r}:
 names = sorted(set(sys.modules) - before)
 for name in names:
     classes = [c for c in vars(sys.modules[name]).values() if isinstance(c, type) and c.__module__ == name]
-    print(name, *(c.__name__ for c in classes if "__dataclass_fields__" in vars(c)))
+    slow = [c for c in classes if typing.NamedTuple in vars(c).get("__orig_bases__", ())]
+    print(name, *(c.__name__ for c in classes if "__dataclass_fields__" in vars(c) or c in slow))
 """
 ARCHITECTURES = {"80": ("sm80",), "90a": ("sm80", "sm90"), "100a": ("sm80", "sm100")}
 COMPILER = ("cutlass", "cuda", "epifuse_cutedsl.compat", "epifuse_cutedsl.emulate", "epifuse_cutedsl.fuse.driver")
 
 
 def imported(targets: Sequence[str | None], folder: Path) -> dict[str, list[str]]:
-    """The modules that a first call imports beyond torch and epifuse, each with its dataclasses, in a new process."""
+    """The modules that a first call imports beyond torch and epifuse, in a new process, each with its dataclasses and
+    its named tuples of the standard library's."""
     paths = os.pathsep.join(str(ROOT / source) for source in ("src", "providers"))
     environment = {**os.environ, "PYTHONPATH": paths, "EPIFUSE_CACHE_DIR": str(folder)}
     command = [sys.executable, "-c", PROGRAM.format(targets=targets)]
@@ -67,8 +70,10 @@ def test_a_first_call_with_a_warm_cache_imports_its_target_alone(target, archite
     assert not {name for name in warm if any(name.endswith(f"configs.{other}") for other in others)}
     assert not {name for name in warm if name.startswith(COMPILER)}
     assert {name for name in warm if name.startswith("epifuse.emulator")} <= {"epifuse.emulator.chips"}
-    assert len(warm) <= 45, sorted(warm)
-    assert [name for classes in warm.values() for name in classes] == []  # each takes five times a NamedTuple's time
+    assert len(warm) <= 38, sorted(warm)  # 0.2 ms each, before its own code runs
+    warm.pop("epifuse.emulator.chips")  # which may import nothing of ours, not even epifuse.records
+    slow = [name for classes in warm.values() for name in classes]
+    assert set(slow) <= {"MainTraits"}  # each takes 0.2 ms (a named tuple) to 0.7 (a dataclass), ours 0.015
 
 
 def test_the_cpu_imports_no_gpu_family(folder):

@@ -11,10 +11,11 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from epifuse.arguments import GemmArguments
 from epifuse.emulator import chips
+from epifuse.records import NamedTuple
 from epifuse.runtime.tensors import Traits
 from epifuse.target import TargetSm
 
@@ -241,9 +242,9 @@ class Persistent(NamedTuple):
     """CTAs along N that take tiles together with those along M, and share A's as those share B's."""
 
 
-def persistent_us(work: Work, how: Persistent, target: TargetSm) -> float:
-    """The SM with most tiles decides."""
-    tiles, slots = tiles_and_slots(work, how, target)
+def persistent_us(work: Work, how: Persistent, target: TargetSm, counted: tuple[int, int] | None = None) -> float:
+    """The SM with most tiles decides. ``counted``: ``tiles_and_slots``, where the caller has asked already."""
+    tiles, slots = counted or tiles_and_slots(work, how, target)
     if not tiles:
         return EMPTY_US
     steps, copied = -(-work.k // (how.tile_k * how.split)), _copied_us(work, how, min(tiles, slots))
@@ -277,9 +278,9 @@ def tiles_and_slots(work: Work, how: Persistent, target: TargetSm) -> tuple[int,
     return tiles_m * tiles_n * work.batches, slots
 
 
-def _beside(exponent: float, *us: float) -> float:
+def _beside(exponent: float, one: float, other: float) -> float:
     """Times that add up with an exponent (1: one after the other; large: side by side)."""
-    return float(sum(each**exponent for each in us) ** (1 / exponent))
+    return float((one**exponent + other**exponent) ** (1 / exponent))
 
 
 def _sustained_us(work: Work, how: Persistent, tiles: int) -> float:

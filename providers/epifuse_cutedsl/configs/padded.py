@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from epifuse.records import NamedTuple
 
 TILE_BYTES = 128
 """A tile's extent along K, and along M or N, in bytes: what a warp reads and what it writes are whole cache lines."""

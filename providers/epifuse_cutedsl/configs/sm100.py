@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
+from epifuse.records import NamedTuple
 from epifuse_cutedsl.fuse.boxes import PIECE_BUFFERS
 from epifuse_cutedsl.fuse.facts import kept_row_bytes
 from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES, OperandTile

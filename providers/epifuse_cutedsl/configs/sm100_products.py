@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from epifuse import dtypes
+from epifuse.records import NamedTuple
 
 Names = tuple[str, str, str]
 """Names of the dtypes of A, B and the accumulator."""

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
+from epifuse.records import NamedTuple
 from epifuse_cutedsl.tile.smem import CHUNK_BYTES, align, resident_bytes
 from epifuse_cutedsl.tile.stage import StageShape, run_that_fits
 

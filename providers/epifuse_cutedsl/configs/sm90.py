@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
+from epifuse.records import NamedTuple
 from epifuse_cutedsl.configs.sm90_products import KINDS, Part, ProductKind, part_of
 from epifuse_cutedsl.fuse.facts import kept_row_bytes
 from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES, OperandTile
@@ -257,8 +258,8 @@ _TILES = (
     (192, 112, 64, True, (1, 1), 2, 1),
 )
 
-# Operands swapped. By the problem's short side: with few rows, an instruction's 64 rows lie along N, and the ring has room
-# for more of B; with few columns, along N too, and tiles of any multiple of 16 lie along M, to fill the chip once.
+# Operands swapped, by the problem's short side: with few rows, an instruction's 64 rows lie along N, and the ring has
+# room for more of B; with few columns, along N too, and tiles of any multiple of 16 lie along M, to fill the chip once.
 _SWAPPED_TILES = {
     "m": (
         (64, 16, 256, True, (1, 1), 1, 1),
@@ -308,8 +309,10 @@ def configurations(
     swapped: str = "",
 ) -> tuple[Sm90Config, ...]:
     """Every configuration of a kind with as many stages as fit, where a consumer's epilogue needs ``scratch_bytes``
-    beside what its tail says: the first of ``tails`` whose pieces fill a warpgroup's columns. ``swapped``: those with
-    swapped operands, for a short side along "m" or "n". ``boxed``: B (swapped: A) is not contiguous along K; it matters where columns are no whole boxes.
+    beside what its tail says: the first of ``tails`` whose pieces fill a warpgroup's columns.
+
+    ``swapped``: those with swapped operands, for a short side along "m" or "n". ``boxed``: B (swapped: A) is not
+    contiguous along K, which matters where columns are no whole boxes.
 
     A staged epilogue takes half of the columns at a time where that leaves two more stages, or any at all.
     """

@@ -7,8 +7,7 @@ matrices of either major.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from epifuse.records import NamedTuple
 from epifuse_cutedsl.tile.operand import INSTRUCTION_K_BYTES
 
 PROMOTED_STEPS = 4

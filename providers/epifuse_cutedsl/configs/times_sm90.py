@@ -137,10 +137,10 @@ def estimate_us(
     work, ours = work_of(args, copied), how(config, group)
     if config.swapped:
         work = work._replace(m=work.n, n=work.m, shifted=(work.shifted[1], work.shifted[0]))
-    tiles, slots = tiles_and_slots(work, ours, target)
+    tiles, slots = counted = tiles_and_slots(work, ours, target)
     at_once, little = tiles <= slots, work.operand_bytes <= _LITTLE_BYTES
     usual = _USUAL_AT_ONCE if at_once and little else _USUAL_GROUP
-    found = persistent_us(work, ours, target) * (1.0 if group == usual else _OTHER_GROUPS)
+    found = persistent_us(work, ours, target, counted) * (1.0 if group == usual else _OTHER_GROUPS)
     streams = at_once and work.operand_bytes > cache_bytes(target.cc)
     return found * (_streaming(config, work) if streams else 1.0)
 

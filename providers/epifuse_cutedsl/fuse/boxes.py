@@ -9,10 +9,10 @@ box's rows lie along the axis of the epilogue's runs: where that is M, they are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from epifuse.binding import Bound
 from epifuse.fusion.plan import Route, Transport
+from epifuse.records import NamedTuple
 from epifuse.runtime.tensormap import ALIGNMENT_BYTES, TiledMap, has_data_type
 from epifuse.runtime.tensors import Traits
 from epifuse_cutedsl.fuse.params import strides_of

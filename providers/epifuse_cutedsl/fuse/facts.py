@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from epifuse.fusion.plan import EpiloguePlan, PlanLoad
+from epifuse.records import NamedTuple
 
 NUMBER_BYTES = 4
 """What a number of a row vector takes in shared memory."""

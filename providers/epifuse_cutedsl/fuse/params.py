@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -18,6 +18,7 @@ from epifuse.dtypes import FLOAT32, INT32, DType
 from epifuse.errors import OperandError
 from epifuse.fusion.passes.rounding import rounded_literal
 from epifuse.fusion.plan import Access, EpiloguePlan, Route
+from epifuse.records import NamedTuple
 from epifuse.runtime.tensors import Traits
 
 WIDEST_ACCESS_BYTES = 16

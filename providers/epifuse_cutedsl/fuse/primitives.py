@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from epifuse.records import NamedTuple
 
 
 class Operator(NamedTuple):

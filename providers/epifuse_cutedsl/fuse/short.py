@@ -103,8 +103,8 @@ def ndtr(x: Any) -> Any:
 
 # x ndtr(x) = max(x, 0) - t ndtr(-t), t = |x|. ndtr(-t) is 2 to the power of the polynomial _NDTR_EXPONENT, and 2 to the
 # power of t (b - a t) over the quadratic _NDTR_DIVISOR (_NDTR_SQUARE: b, -a); both were fitted by reweighted least
-# squares. The product is off by 2.4e-7 with the former (relative: 5e-5 down to -5, 1.3e-4 to -6, 1.8e-3 beyond, where it
-# is less than 6e-9), by 7.1e-7 with the latter (6e-5 near 0, 4.5e-4 down to -5, 2.4e-3 to -6, 2e-2 to -8, 0.11 to -12).
+# squares. The product is off by 2.4e-7 with the former (relative: 5e-5 down to -5, 1.3e-4 to -6, 1.8e-3 beyond, where
+# it is less than 6e-9), by 7.1e-7 with the latter (6e-5 near 0, 4.5e-4 down to -5, 2.4e-3 to -6, 0.11 to -12).
 _NDTR_EXPONENT = (
     -0.9999930262565613, -1.1512603759765625, -0.4584701359272003, -0.05395203456282616, 0.008525424636900425,
     -0.0009499507141299546, 6.830372149124742e-05, -2.7926309940085048e-06, 4.8784897899167845e-08,

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from epifuse.fusion.plan import EpiloguePlan, PlanReduce
+from epifuse.records import NamedTuple
 from epifuse_cutedsl.fuse.facts import KernelFacts
 
 WARP = 32

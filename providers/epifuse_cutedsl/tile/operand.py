@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
+
+from epifuse.records import NamedTuple
 
 SWIZZLE_BYTES = 128
 """What the swizzle spans: a row of a box."""

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
+
+from epifuse.records import NamedTuple
 
 KIB = 1024
 CHUNK_BYTES = 16

@@ -7,7 +7,9 @@ thread keeps its places in a line over all steps, and each of its runs is ``leng
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
+
+from epifuse.records import NamedTuple
 
 WARP = 32
 PAD_BYTES = {"n": 32, "m": 16}

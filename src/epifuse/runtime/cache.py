@@ -15,9 +15,9 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from epifuse import settings
+from epifuse.records import NamedTuple
 
 FORMAT = 1
 SUFFIX = ".kernel"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
 from epifuse.dtypes import DType
+from epifuse.records import NamedTuple
 from epifuse.runtime.launch import driver_call
 
 BYTES = 128

@@ -104,7 +104,9 @@ def test_copied_operands(hopper):
     run(hopper, copied, CONFIGS[3])
 
 
-@pytest.mark.parametrize(("size", "expected"), [((300, 256), True), ((257, 300), False), ((1, 3000), True), ((3000, 1), True)])
+@pytest.mark.parametrize(
+    ("size", "expected"), [((300, 256), True), ((257, 300), False), ((1, 3000), True), ((3000, 1), True)]
+)
 def test_listed_for_few_rows_or_columns(hopper, size, expected):
     args = hopper.arguments((*size, 64))
     with ops.emulator.device("90a"):

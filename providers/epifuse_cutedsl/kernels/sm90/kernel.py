@@ -43,7 +43,9 @@ NUMBERS: tuple[tuple[str, str], ...] = (
 )
 """Names and types of the main loop's numbers, in order, behind the tensor maps; the epilogue's follow.
 
-With swapped operands, A is the problem's B, and M its N. ``a_batched`` is 0 where one matrix serves all batches, else 1. ``stagger``: so many K tiles further on begins each tile
+With swapped operands, A is the problem's B, and M its N.
+
+``a_batched`` is 0 where one matrix serves all batches, else 1. ``stagger``: so many K tiles further on begins each tile
 than the one before. ``streamed``: 1 where A is read once and is larger than the second-level cache, 2 where B is, 0
 where neither is. ``edges``: 1 where rows of tiles beyond the operands are not copied, 0 where they are filled with
 zeros.

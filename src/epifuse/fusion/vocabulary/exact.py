@@ -9,7 +9,6 @@ rounding to odd to be invisible afterwards; float64 has 29 more than float32.
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -52,6 +51,8 @@ def add_to_odd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _exact_float64(a: float, b: float, c: float) -> float:
     """The fma of three finite numbers by rational arithmetic."""
+    from fractions import Fraction  # noqa: PLC0415 - 2 ms of every import, with decimal
+
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     if exact == 0:
         return a * b + c if a == 0 or b == 0 or c == 0 else 0.0

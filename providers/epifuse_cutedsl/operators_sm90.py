@@ -101,11 +101,10 @@ class Sm90GemmOperator(GemmOperator):
         if args is None:
             return configurations(cc, kind=KINDS[product])
         kind, scratch = KINDS[product], cls.scratch_bytes(args)
-        a, b = (route.operand.major != "k" for route in routes(args))
-        found = configurations(cc, scratch, cls.tails(args), kind=kind, boxed=b)
+        found = configurations(cc, scratch, cls.tails(args), kind=kind)
         if min(args.problem_size.M, args.problem_size.N) <= _FEW:
             short = "m" if args.problem_size.M <= args.problem_size.N else "n"
-            swapped = configurations(cc, scratch, kind=kind, boxed=a, swapped=short)
+            swapped = configurations(cc, scratch, kind=kind, swapped=short)
             found += tuple(config for config in swapped if _reads_once(config, args))
         return [config for config in found if cls._config_refusal(config, args) is None]
 
@@ -128,10 +127,8 @@ class Sm90GemmOperator(GemmOperator):
         if config.swapped and _asks_for_copies(args.plan):
             return "With swapped operands, no tensor of the epilogue moves by tensor copies"
         name, route = config.turned(tuple(zip("AB", routes(args), strict=True)))[1]
-        partly = config.tile_n * config.element_bytes % SWIZZLE_BYTES > 0
-        if partly and config.boxed != (route.operand.major != "k"):
-            along = "elsewhere than along K" if config.boxed else "along K"
-            return f"These tiles of {config.tile_n} positions of {name} take one that is contiguous {along}"
+        if route.operand.major != "k" and config.tile_n * config.element_bytes % SWIZZLE_BYTES:
+            return f"Tiles of {config.tile_n} positions of {name} take one that is contiguous along K"
         return None
 
     @classmethod

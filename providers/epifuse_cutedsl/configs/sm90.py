@@ -9,7 +9,7 @@ from typing import Any
 from epifuse.records import NamedTuple
 from epifuse_cutedsl.configs.sm90_products import KINDS, Part, ProductKind, part_of
 from epifuse_cutedsl.fuse.facts import kept_row_bytes
-from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES, OperandTile
+from epifuse_cutedsl.tile.operand import OperandTile
 from epifuse_cutedsl.tile.smem import align, limit_bytes
 from epifuse_cutedsl.tile.stage import StageShape, run_that_fits
 
@@ -78,8 +78,6 @@ class Sm90Config(NamedTuple):
     """Bytes of an element of A and of B."""
     part: Part | None = None
     """What is summed up at a time, where sums are promoted to float32."""
-    boxed: bool = False
-    """Whether tiles of B have whole boxes of columns: where these are contiguous, a box has a row of 128 bytes."""
     swapped: bool = False
     """Operands swapped: the kernel multiplies B's columns by A's rows, so that ``tile_m``, ``cluster`` and all that is
     said of rows here lies along the problem's N."""
@@ -149,7 +147,6 @@ class Sm90Config(NamedTuple):
         mode = ("pingpong" if self.pingpong else "cooperative") + ("_swapped" if self.swapped else "")
         shape = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         tail = f"d{self.epilogue_n}x{self.depth}" if self.tail.direct else f"e{self.epilogue_n}"
-        mode += "_boxed" if self.boxed else ""
         return f"{shape}_{mode}_c{self.cluster}x{self.cluster_n}_k{self.split}_s{self.stages}_{tail}"
 
     @property
@@ -160,8 +157,7 @@ class Sm90Config(NamedTuple):
     @property
     def b_bytes(self) -> int:
         """Shared memory of a K tile of B."""
-        columns = align(self.tile_n, SWIZZLE_BYTES // self.element_bytes) if self.boxed else self.tile_n
-        return columns * self.tile_k * self.element_bytes
+        return self.tile_n * self.tile_k * self.element_bytes
 
     @property
     def stage_bytes(self) -> int:
@@ -305,23 +301,19 @@ def configurations(
     tails: tuple[Tail, ...] = STAGED,
     *,
     kind: ProductKind = HALF,
-    boxed: bool = False,
     swapped: str = "",
 ) -> tuple[Sm90Config, ...]:
     """Every configuration of a kind with as many stages as fit, where a consumer's epilogue needs ``scratch_bytes``
     beside what its tail says: the first of ``tails`` whose pieces fill a warpgroup's columns.
 
-    ``swapped``: those with swapped operands, for a short side along "m" or "n". ``boxed``: B (swapped: A) is not
-    contiguous along K, which matters where columns are no whole boxes.
+    ``swapped``: those with swapped operands, for a short side along "m" or "n".
 
     A staged epilogue takes half of the columns at a time where that leaves two more stages, or any at all.
     """
     found: dict[Sm90Config, None] = {}
     rows = _SWAPPED_TILES[swapped] if swapped else (*_TILES, *(_PROMOTED_TILES if kind.promoted else ()))
     for m, n, k, pingpong, clusters, depth, split in rows:
-        partly = boxed and n * kind.element_bytes % SWIZZLE_BYTES > 0
-        row = Sm90Config(m, n, k, pingpong, n, *clusters, depth, split, boxed=partly, swapped=bool(swapped))
-        row = with_tail(row, tails)
+        row = with_tail(Sm90Config(m, n, k, pingpong, n, *clusters, depth, split, swapped=bool(swapped)), tails)
         wide = None if row is None else _of_kind(row, kind)
         if wide is None:
             continue

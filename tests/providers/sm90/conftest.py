@@ -13,7 +13,6 @@ from epifuse_cpu.gemm import accumulate
 from epifuse_cutedsl.configs.sm90 import STAGED, configurations
 from epifuse_cutedsl.configs.sm90_products import KINDS
 from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator, product_of
-from epifuse_cutedsl.sm90_launch import routes
 
 BIAS_RELU = "def epi(accum, bias): D = relu(accum + bias); return D"
 
@@ -63,10 +62,9 @@ def operator_of(args, mode, tile, group=1, depth=None, cluster=1, split=1, k_byt
     shared = cluster if isinstance(cluster, tuple) else (cluster, 1)
     scratch, tails, kind = Sm90GemmOperator.scratch_bytes(args), Sm90GemmOperator.tails(args), KINDS[product_of(args)]
     tails = STAGED if swapped else tails
-    boxed = routes(args)[0 if swapped else 1].operand.major != "k"
     short = "mn" if swapped else ""
     for config in itertools.chain.from_iterable(
-        configurations(90, scratch, tails, kind=kind, boxed=boxed, swapped=side) for side in short or [""]
+        configurations(90, scratch, tails, kind=kind, swapped=side) for side in short or [""]
     ):
         found = (config.tile_m, config.tile_n, config.cluster, config.cluster_n, config.pingpong, config.split)
         if found == (*tile, *shared, mode == "pingpong", split) and config.tile_k * config.element_bytes == k_bytes:

@@ -84,6 +84,7 @@ SWAPPED: dict[Row, PersistentTimes] = {
     (64, 16, 256, True, (1, 1), 1, 2): PersistentTimes(0.046, 1.63, 0.05),
     (64, 16, 512, True, (1, 1), 1, 1): PersistentTimes(0.362, 2.81, 0.06),
     (64, 32, 256, True, (1, 1), 1, 1): PersistentTimes(0.017, 4.25, 0.38),
+    (64, 32, 256, True, (1, 1), 1, 2): PersistentTimes(0.304, 0.31, 0.14),
     (64, 48, 256, True, (1, 1), 1, 1): PersistentTimes(0.176, 0.87, 1.42),
     (64, 80, 256, True, (2, 1), 1, 1): PersistentTimes(0.111, 0.05, 1.99),
     (64, 112, 256, True, (1, 1), 1, 1): PersistentTimes(0.027, 0.73, 0.11),

@@ -15,6 +15,7 @@ CONFIGS = [
     ((64, 16), 1, 1, 512),
     ((64, 16), 1, 2, 256),
     ((64, 32), 1, 1, 256),
+    ((64, 32), 1, 2, 256),
     ((64, 48), 1, 1, 256),
     ((64, 80), 2, 1, 256),
     ((64, 112), 1, 1, 256),
@@ -81,17 +82,17 @@ def test_reductions(hopper, config):
 def test_gated_pairs(hopper):
     m, n = 100, 48
     args = hopper.arguments((m, n, 72), "def epi(accum): D = reglu(accum); return D", D=hopper.nothing(m, n // 2))
-    run(hopper, args, CONFIGS[3])
+    run(hopper, args, CONFIGS[4])
 
 
 @pytest.mark.parametrize("batches", [0, 3])
 @pytest.mark.parametrize("share_b", [False, True])
 def test_batches(hopper, batches, share_b):
-    run(hopper, hopper.arguments((100, 30, 72), batches=batches, share_b=share_b), CONFIGS[7])
+    run(hopper, hopper.arguments((100, 30, 72), batches=batches, share_b=share_b), CONFIGS[8])
 
 
 def test_no_k(hopper):
-    run(hopper, hopper.arguments((100, 30, 0)), CONFIGS[4])
+    run(hopper, hopper.arguments((100, 30, 0)), CONFIGS[5])
 
 
 def test_copied_operands(hopper):
@@ -101,7 +102,7 @@ def test_copied_operands(hopper):
     text = "def epi(accum, bias): D = relu(accum + bias); return D"
     out = hopper.nothing(100, 30)
     copied = ops.GemmArguments(a, b, out, torch.float32, ops.EpilogueArguments(text, bias=hopper.integers(30), D=out))
-    run(hopper, copied, CONFIGS[3])
+    run(hopper, copied, CONFIGS[4])
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,8 @@ class Sm90GemmOperator(GemmOperator):
             return "Swapped operands are of one dtype"
         if config.swapped and _asks_for_copies(args.plan):
             return "With swapped operands, no tensor of the epilogue moves by tensor copies"
+        if config.tail == STAGED[-1] and _asks_for_widths(args.plan):
+            return f"Pieces of {NARROWEST} columns move some tensors by fewer bits at a time than they could"
         name, route = config.turned(tuple(zip("AB", routes(args), strict=True)))[1]
         if route.operand.major != "k" and config.tile_n * config.element_bytes % SWIZZLE_BYTES:
             return f"Tiles of {config.tile_n} positions of {name} take one that is contiguous along K"
@@ -242,6 +244,10 @@ def _reads_once(config: Sm90Config, args: GemmArguments) -> bool:
 def _asks_for_copies(plan: EpiloguePlan) -> bool:
     routes = [move.route for move in (*plan.loads, *plan.stores)]
     return any(route is not None and route.via is Transport.TMA for route in routes)
+
+
+def _asks_for_widths(plan: EpiloguePlan) -> bool:
+    return any(move.route is not None and move.route.bits_per_copy for move in (*plan.loads, *plan.stores))
 
 
 def _widths(columns: int) -> tuple[int, ...]:

@@ -133,3 +133,25 @@ def test_what_it_does_not_take(hopper):
         found = [op.config for op in ops.get_operators(mixed) if isinstance(op, Sm90GemmOperator)]
         assert found
         assert not any(config.swapped for config in found)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_an_output_in_the_place_of_a_row_vector(hopper, config):
+    """Pieces outside of the problem must not read the vector again, behind the store."""
+    row = hopper.integers(9, dtype=torch.bfloat16)
+    text = "def epi(accum, C): D = accum + C; return D"
+    run(hopper, hopper.arguments((1, 9, 600), text, C=row, D=row.reshape(1, 9)), config)
+
+
+def test_an_asked_width_is_kept(hopper):
+    """128 bits of a gated output are 8 elements of 16 accumulators, which a piece of 16 columns does not give a
+    thread."""
+    text = "def epi(accum): D = reglu(accum); return D"
+    out = hopper.nothing(200, 128)
+    args = hopper.arguments((200, 256, 64), text, D=ops.Store(out, via="sync_gmem_store", num_bits_per_copy=128))
+    with ops.emulator.device("90a"):
+        found = [op for op in ops.get_operators(args) if isinstance(op, Sm90GemmOperator)]
+        assert found
+        assert not any(op.config.epilogue_n == 16 or op.config.swapped for op in found)
+        ptx = found[0].compile(args).compiled_obj.launcher.image.ptx.decode()
+    assert "st.global.v4.b32" in ptx

@@ -235,6 +235,20 @@ def test_the_suite_for_a_b200_has_the_shapes_of_the_others_and_larger_ones():
     assert {p.workload for p in SUITES["b200"]} == set(TABLE)
 
 
+def test_torch_compiles_every_problem(monkeypatch):
+    """It gives up on a function after eight shapes, and runs it as it stands."""
+    compiled, real = [], torch.compile
+
+    def backend(module, inputs):
+        compiled.append([tuple(each.shape) for each in inputs if isinstance(each, torch.Tensor)])
+        return module.forward
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: real(function, backend=backend, dynamic=False))
+    for number in range(10):
+        peers._torch_compile(make(Problem(8 + number, 16, 8), "cpu", 0))
+    assert len(compiled) == 10
+
+
 @pytest.mark.parametrize("workload", ["bias_relu", "row_column_scale"])
 def test_every_peer_takes_part_or_says_why_not(workload, monkeypatch):
     monkeypatch.setattr(peers, "_compiled", lambda eager: eager)  # torch.compile's own time is not ours to spend

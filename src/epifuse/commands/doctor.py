@@ -19,7 +19,7 @@ import epifuse
 from epifuse import emulator, settings
 from epifuse.commands import screen
 from epifuse.errors import SettingError
-from epifuse.fusion.vocabulary import table
+from epifuse.fusion.vocabulary import stated_error, table
 from epifuse.provider import available_providers
 from epifuse.utils.device import target_of_device
 
@@ -148,8 +148,10 @@ def run() -> int:
 
 def vocabulary() -> None:
     """Print every operation of the epilogue language."""
-    made = screen.table("operation", "level", "what it computes", "also known as", title="The vocabulary")
+    columns = ("operation", "level", "what it computes", "error in float32", "also known as")
+    made = screen.table(*columns, title="The vocabulary")
     for row in table.rows():
         names = ", ".join(row.torch_names)
-        made.add_row(Text(row.signature), row.level.value, Text(row.summary.replace("``", "")), Text(names))
+        summary, error = Text(row.summary.replace("``", "")), Text(stated_error(row))
+        made.add_row(Text(row.signature), row.level.value, summary, error, Text(names))
     screen.console().print(made)

@@ -86,7 +86,8 @@ def nearest(name: str) -> str | None:
     return names[close[0]] if close else None
 
 
-def _accuracy(row: Operation) -> str:
+def stated_error(row: Operation) -> str:
+    """How far off an operation may be in float32, in words."""
     stated = row.accuracy
     text = "exact" if stated.ulp == 0 else f"{stated.ulp:g} ulp"
     if stated.absolute:
@@ -103,7 +104,7 @@ def markdown() -> str:
         for row in rows(level):
             meaning = " ".join(row.summary.split()).replace("|", "\\|")
             known = ", ".join(f"`{n}`" for n in row.torch_names if n.startswith(("torch.", "Tensor.")))
-            lines.append(f"| `{row.signature}` | {level.value} | {meaning} | {_accuracy(row)} | {known} |")
+            lines.append(f"| `{row.signature}` | {level.value} | {meaning} | {stated_error(row)} | {known} |")
     return "\n".join(lines) + "\n"
 
 

@@ -348,7 +348,7 @@ def _tanh_exponent(x: Any) -> Any:
 @composite(F.gelu, ("torch.nn.functional.gelu",), choices={"approximate": ("none", "tanh")}, cost=_SPECIAL,
            accuracy=Accuracy(4.0, 5e-7, short_absolute=1e-6), derivative=_gelu_slope)  # fmt: skip
 def gelu(x: Any, approximate: str = "none") -> Any:
-    """x times the normal distribution function, exactly ('none') or by the usual tanh formula (2 special functions)."""
+    """x times the normal distribution function ('none'), or the usual formula with tanh (2 special functions)."""
     return x * (ndtr(x) if approximate == "none" else reciprocal(exp2(_tanh_exponent(x)) + 1.0))
 
 

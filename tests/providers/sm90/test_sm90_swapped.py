@@ -38,7 +38,7 @@ def test_every_such_tile_is_tested():
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-@pytest.mark.parametrize("size", [(97, 5), (16, 73), (250, 129), (1, 1)], ids=str)
+@pytest.mark.parametrize("size", [(97, 5), (250, 129), (1, 1)], ids=str)
 def test_exact_about_a_tile(hopper, config, size):
     k = 264 if size[0] == 1 else 616
     operator = run(hopper, hopper.arguments((*size, k)), config, seed=k)

@@ -89,3 +89,7 @@ class Extents:
     m: Any
     n: Any
     batches: Any
+
+    def has(self, tile: TileCoordinates) -> Any:
+        """Whether a tile begins inside of the problem."""
+        return (tile.m0 < self.m) & (tile.n0 < self.n)

@@ -76,6 +76,7 @@ def test_configurations_fit(scratch):
         assert config.accumulators <= 192
         assert config.rows % 64 == 0
         assert config.columns % config.epilogue_n == 0
+        assert config.depth <= config.blocks * config.pieces
         assert config.stage_bytes % 1024 == 0
         assert config.a_bytes % 1024 == 0
         for axis in "nm":

@@ -218,7 +218,7 @@ class Tail:
         most = self.reader.piece.steps // self.size
         left = (self.extents.n - tile.n0 + (run - 1)) >> (run.bit_length() - 1)
         groups = cutlass.select_(left < most, left, Int32(most))
-        inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
+        inside = self.extents.has(tile)
         return cutlass.select_(inside, groups, Int32(0))
 
 

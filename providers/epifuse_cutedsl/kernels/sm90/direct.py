@@ -122,7 +122,7 @@ class DirectTail:
                 ahead = self.begin(pieces[index + 1], index + 1)
             block, piece = divmod(index, self.config.pieces)
             registers = product.columns(accumulators, block, piece * self.config.epilogue_n, self.config.epilogue_n)
-            inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
+            inside = self.extents.has(tile)
             if self.boxes.load_bytes:
                 uses = len(range(index % depth, len(pieces), depth))  # of the buffer, in a tile
                 parity = (turn * uses + index // depth) & 1
@@ -162,7 +162,7 @@ class DirectTail:
         if used or tile is not None:
             cluster.sync_warp()
         if tile is not None:
-            inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
+            inside = self.extents.has(tile)
             when((self.lane == 0) & inside, lambda: self._store(tile, index % self.config.depth))
             tma.commit_group()
 

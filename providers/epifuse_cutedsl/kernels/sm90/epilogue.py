@@ -85,16 +85,16 @@ class StagedTail:
             columns = self.config.epilogue_n
             placed = product.placed(tile.thread, accumulators, block, piece * columns, columns)
             placed = placed.transposed if self.config.swapped else placed
-            inside = (tile.m0 < self.extents.m) & (tile.n0 < self.extents.n)
+            inside = self.extents.has(tile)
             when(inside, lambda tile=tile, placed=placed, begun=begun: self._piece(tile, placed, *begun))
 
     def begin(self, tile: TileCoordinates) -> tuple[Any, list[Any], list[Any]]:
         """The engine for one piece, and its first loads: none for a piece outside of the problem, as an output may be
         written in the place of a vector that only varies along the other axis."""
         facts = self.epilogue.facts._replace(barrier=self.memory.barrier)
-        m, n, batches = self.extents.m, self.extents.n, self.extents.batches
-        inside = (tile.m0 < m) & (tile.n0 < n)
-        extents = Extents(cutlass.select_(inside, m, Int32(0)), cutlass.select_(inside, n, Int32(0)), batches)
+        inside = self.extents.has(tile)
+        m, n = (cutlass.select_(inside, extent, Int32(0)) for extent in (self.extents.m, self.extents.n))
+        extents = replace(self.extents, m=m, n=n)
         bound = replace(self.epilogue, facts=facts).bind(self.parameters, tile, extents)
         first = stage.places(self.shape, tile, *self.shape.start(tile.thread))
         return bound, bound.tile_loads(first), bound.load_step(first)

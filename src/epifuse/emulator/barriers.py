@@ -32,6 +32,8 @@ class Mbarrier:
     """An mbarrier object: arrivals and transaction bytes pending in the current phase.
 
     `outside` holds the last event of each asynchronous operation or other CTA that signalled it, by dimension.
+    `stores` is the dimension of its phases for writes of the generic proxy that they complete (0 before the first): the
+    waiter knows them, the asynchronous proxy does not.
     `created` is the event of its initialisation. `phase` counts the completed phases. `completed` is what everyone has
     published who arrived in them.
     """
@@ -46,6 +48,7 @@ class Mbarrier:
         "phase",
         "publishing",
         "sleepers",
+        "stores",
         "transactions",
     )
 
@@ -58,6 +61,7 @@ class Mbarrier:
         self.phase = 0
         self.dimension = dimensions.new(name)
         self.created = 0
+        self.stores = 0
         self.outside: dict[int, int] = {}
         self.completed = Clock()
         self.publishing = Clock()

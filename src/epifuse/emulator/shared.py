@@ -123,7 +123,7 @@ class SharedMemory:
         readers[words] = stamp
 
     def on_write(self, agent: Agent, words: Words) -> None:
-        """Check and record a write by threads (or by cp.async, which uses the same proxy)."""
+        """Check and record a write by threads (or by cp.async or st.async, which use the same proxy)."""
         if not self.strict:
             return
         self._check_overwrite(agent, words)

@@ -29,9 +29,9 @@ def arrive_cluster(barrier: Any, rank: Any, predicate: Any) -> None:
     """One arrival at the mbarrier at the same shared address of the cluster's CTA ``rank`` (Int32), where the predicate
     holds.
 
-    It releases in CTA scope, enough for shared memory that was read and is to be overwritten by a tensor copy. Cluster
-    scope is a fence of the whole GPU: sm_90's assembler makes MEMBAR.ALL.GPU and CCTL.IVALL of it, and products in
-    clusters ran at half speed.
+    It releases in CTA scope, enough for shared memory that was read and is to be overwritten by a tensor copy or
+    ``st.async``. Cluster scope is a fence of the whole GPU: sm_90's assembler makes MEMBAR.ALL.GPU and CCTL.IVALL of
+    it, and products in clusters ran at half speed.
     """
     emit(
         "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, {$r0}, {$r1};\n"

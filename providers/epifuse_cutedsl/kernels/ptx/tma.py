@@ -91,16 +91,3 @@ def wait_group_read(pending: int) -> None:
 def fence_async_shared() -> None:
     """Order this thread's accesses to shared memory before those of copies that are issued later (``fence.proxy``)."""
     emit("fence.proxy.async.shared::cta;")
-
-
-def send(target: Any, source: Any, size_bytes: int, barrier: Any) -> None:
-    """Copy ``size_bytes`` (a multiple of 16) of own shared memory to the shared memory of a CTA of the cluster.
-
-    ``target`` and ``barrier`` are addresses in the cluster's shared window, of one CTA; its mbarrier counts the bytes.
-    """
-    emit(
-        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
-        f"[{{$r0}}], [{{$r1}}], {size_bytes}, [{{$r2}}];",
-        (),
-        [target, source, barrier],
-    )

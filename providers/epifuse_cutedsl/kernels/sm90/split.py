@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """K shared by the CTAs of a cluster: each multiplies a part of it, and rank 0 adds the parts, in the order of ranks.
 
-A warp of another rank leaves its accumulators in its own shared memory and sends them to the same warp of rank 0 by one
-bulk copy, which counts at that warp's mbarrier. When they have been added, rank 0 tells the sender.
+A warp of another rank stores its accumulators to the shared memory of rank 0, for the same warp there, whose mbarrier
+counts the bytes. When they have been added, rank 0 tells the sender.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cutlass import Int32
 
 from epifuse_cutedsl.configs.sm90 import CONSUMERS, WARP, WARPGROUP_WARPS, Sm90Config
 from epifuse_cutedsl.fuse.control import when
-from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, shared, tma
+from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, shared
 
 _WORDS = 4
 """Accumulators in one access."""
@@ -25,7 +25,7 @@ class Split:
     """One consumer warp's part. ``memory`` and ``barriers`` are shared addresses, the same in every rank; ``number``
     is the warp's among the CTA's consumers. ``kind`` is the accumulators' dtype.
 
-    In rank 0 ``memory`` has a slot for each other rank and warp; elsewhere the first rank's slots are for sending.
+    In rank 0 ``memory`` has a slot for each other rank and warp; elsewhere it is not used.
     """
 
     config: Sm90Config
@@ -53,21 +53,16 @@ class Split:
         return self._arrived + mbarrier.BYTES
 
     def _slot(self, sender: Any) -> Any:
-        """Where the accumulators of ``sender`` (a rank from 1 on) lie in rank 0."""
+        """Where this lane's first accumulators of ``sender`` (a rank from 1 on) lie in rank 0."""
         row = (sender - 1) * (CONSUMERS * WARPGROUP_WARPS) + self.number
-        return self.memory + row * self.config.warp_accumulator_bytes
+        return self.memory + row * self.config.warp_accumulator_bytes + self.lane * (4 * _WORDS)
 
     def send(self, accumulators: list[Any], turn: Any) -> None:
         """In another rank: give the accumulators of tile number ``turn`` (Int32) to rank 0."""
-        mine = self._slot(1)
+        there, arrived = cluster.address(self._slot(self.rank), 0), cluster.address(self._arrived, 0)
         mbarrier.wait_parity(self._taken, (turn & 1) ^ 1)
         for first in range(0, len(accumulators), _WORDS):
-            shared.st_shared(mine + self.lane * (4 * _WORDS), accumulators[first : first + _WORDS], first * 4 * WARP)
-        tma.fence_async_shared()
-        cluster.sync_warp()
-        there, arrived = cluster.address(self._slot(self.rank), 0), cluster.address(self._arrived, 0)
-        size_bytes = self.config.warp_accumulator_bytes
-        when(self.lane == 0, lambda: tma.send(there, mine, size_bytes, arrived))
+            cluster.st_async(there, accumulators[first : first + _WORDS], arrived, first * 4 * WARP)
 
     def receive(self, accumulators: list[Any], turn: Any) -> list[Any]:
         """In rank 0: the sums with all other ranks' accumulators."""
@@ -77,7 +72,7 @@ class Split:
         mbarrier.wait_parity(self._arrived, turn & 1)
         sums = list(accumulators)
         for sender in range(1, self.config.split):
-            address = self._slot(Int32(sender)) + self.lane * (4 * _WORDS)
+            address = self._slot(Int32(sender))
             for first in range(0, len(sums), _WORDS):
                 words = shared.ld_shared(address, first * 4 * WARP, count=_WORDS)
                 sums[first : first + _WORDS] = [

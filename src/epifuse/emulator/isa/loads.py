@@ -17,6 +17,7 @@ from ..shared import CTA_SHIFT, OFFSET_MASK, word_range
 from ..state import Warp
 from ..statements import type_bytes
 from ..syntax import Instruction, Symbol
+from . import async_stores
 from .addressing import address, check_aligned, cta_at, require_address, shared_at, shared_words
 
 _SPACES = {"global", "shared", "param", "const", "local", "shared::cta", "shared::cluster", "param::entry"}
@@ -243,6 +244,8 @@ _LOADS: dict[str, Load] = {
 
 
 def _st(builder: Builder, instruction: Instruction) -> Step:
+    if instruction.has("async"):
+        return async_stores.handle(builder, instruction)
     size, count, _ = _shape(builder, instruction)
     space = _space(instruction)
     if space not in ("global", "generic", "local", "shared", "shared::cta", "shared::cluster") or size == 16:

@@ -27,7 +27,7 @@ from epifuse_cutedsl.configs.sm90 import (
     Tail,
     configurations,
 )
-from epifuse_cutedsl.configs.sm90_products import KINDS
+from epifuse_cutedsl.configs.sm90_products import KINDS, product_of
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
 from epifuse_cutedsl.fuse.facts import KernelFacts, kept_rows
 from epifuse_cutedsl.fuse.params import traits_of, wanted_run
@@ -55,11 +55,6 @@ def refusal_of_operands(args: GemmArguments) -> str | None:
     if kind.rounded and not tf32_allowed():
         return _ONLY_TF32
     return None
-
-
-def product_of(args: GemmArguments) -> Product:
-    """Names of the dtypes of A, B and the accumulator."""
-    return args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name
 
 
 @CuTeDSLProvider.register
@@ -129,8 +124,8 @@ class Sm90GemmOperator(GemmOperator):
         if config.tail == STAGED[-1] and _asks_for_widths(args.plan):
             return f"Pieces of {NARROWEST} columns move some tensors by fewer bits at a time than they could"
         name, route = config.turned(tuple(zip("AB", routes(args), strict=True)))[1]
-        if route.operand.major != "k" and config.tile_n * config.element_bytes % SWIZZLE_BYTES:
-            return f"Tiles of {config.tile_n} positions of {name} take one that is contiguous along K"
+        if route.operand.major != "k" and config.columns * config.element_bytes % SWIZZLE_BYTES:
+            return f"Products of {config.columns} positions of {name} take one that is contiguous along K"
         return None
 
     @classmethod
@@ -191,8 +186,8 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _main_kinds(cls, args: GemmArguments) -> tuple[Any, ...]:
-        majors = (route.operand.major for route in routes(args))
-        return KINDS[product_of(args)], *majors, args.problem_size.K == 0
+        majors, kind = (route.operand.major for route in routes(args)), KINDS[product_of(args)]
+        return kind, *majors, kind.interval(args), args.problem_size.K == 0
 
     @classmethod
     def _copies(cls, args: GemmArguments) -> Copies:

@@ -252,6 +252,10 @@ _TILES = (
     (128, 144, 64, True, (1, 1), 2, 1),
     (192, 48, 64, True, (1, 1), 2, 1),
     (192, 112, 64, True, (1, 1), 2, 1),
+    (64, 96, 64, False, (1, 1), 2, 2),
+    (128, 48, 64, False, (1, 1), 2, 2),
+    (128, 64, 64, False, (1, 1), 1, 2),
+    (128, 80, 64, False, (1, 1), 2, 2),
 )
 
 # Operands swapped, by the problem's short side: with few rows, an instruction's 64 rows lie along N, and the ring has

@@ -7,16 +7,20 @@ matrices of either major.
 
 from __future__ import annotations
 
+from epifuse.arguments import GemmArguments
 from epifuse.records import NamedTuple
 from epifuse_cutedsl.tile.operand import INSTRUCTION_K_BYTES
 
 PROMOTED_STEPS = 4
 """Instructions, 128 positions of K, between two promotions; what that does to errors: ``epifuse.check.measure``."""
+_LONG_K, _FEW_BITS = 2048, 16
+"""From so many positions of K on, where no output has more bits, promotions are half as many: additions keep the tensor
+cores waiting (2 % of 8192 x 8192 x 4096, 6 of 4096^3), and what that loses is less than such outputs are rounded by."""
 MOST_ACCUMULATORS = 192
 """Registers a thread that may hold sums; the other 40 of a consumer hold addresses and the like."""
 _LEAST_PART = 64
-"""Columns of an instruction below which it waits for shared memory: it reads 2 KiB of A and ``32 n`` bytes of B at 128
-bytes a clock, and multiplies in ``n / 2`` clocks."""
+"""Columns of an instruction below which, where a tile has more, it waits for shared memory: it reads 2 KiB of A and
+``32 n`` bytes of B at 128 bytes a clock, and multiplies in ``n / 2`` clocks."""
 
 # PTX name and bytes of an element, by dtype.
 _ELEMENTS = {
@@ -38,7 +42,7 @@ class ProductKind(NamedTuple):
     b: str
     accumulator: str
     promoted: bool = False
-    """Whether ``PROMOTED_STEPS`` instructions are summed up by themselves and then added in float32: the tensor cores
+    """Whether a few instructions (``interval``) are summed up by themselves and then added in float32: the tensor cores
     keep few bits of sums of 8-bit floats (14 on Hopper, as DeepSeek-V3's report found: arXiv 2412.19437, section
     3.3.2)."""
 
@@ -56,6 +60,13 @@ class ProductKind(NamedTuple):
     def instruction_k(self) -> int:
         """Positions of K of one instruction."""
         return INSTRUCTION_K_BYTES // self.element_bytes
+
+    def interval(self, args: GemmArguments) -> int:
+        """Instructions between two promotions; 0 where sums are not promoted."""
+        if not self.promoted:
+            return 0
+        seldom = args.problem_size.K >= _LONG_K and all(store.dtype.bits <= _FEW_BITS for store in args.plan.stores)
+        return 2 * PROMOTED_STEPS if seldom else PROMOTED_STEPS
 
     @property
     def result(self) -> str:
@@ -91,8 +102,6 @@ class Part(NamedTuple):
 
     n: int
     buffers: int
-    steps: int = PROMOTED_STEPS
-    """Instructions along K."""
 
 
 def part_of(blocks: int, tile_n: int, k_bytes: int, *, alternating: bool) -> Part | None:
@@ -107,7 +116,7 @@ def part_of(blocks: int, tile_n: int, k_bytes: int, *, alternating: bool) -> Par
         forms.sort(key=lambda form: -form[2])
     for n, parts, buffers in forms:
         fits = (blocks * tile_n + buffers * n) // 2 <= MOST_ACCUMULATORS
-        if fits and n % 8 == 0 and n >= _LEAST_PART and blocks * parts * along_k % buffers == 0:
+        if fits and n % 8 == 0 and n >= min(_LEAST_PART, tile_n) and blocks * parts * along_k % buffers == 0:
             return Part(n, buffers)
     return None
 
@@ -124,3 +133,8 @@ _KINDS = (
 )
 KINDS: dict[tuple[str, str, str], ProductKind] = {(kind.a, kind.b, kind.accumulator): kind for kind in _KINDS}
 """The rows by dtype names of A, B and the accumulator."""
+
+
+def product_of(args: GemmArguments) -> tuple[str, str, str]:
+    """Names of the dtypes of A, B and the accumulator: a key of ``KINDS``, if the kernel multiplies them."""
+    return args.A.traits.dtype.name, args.B.traits.dtype.name, args.accumulator_type.name

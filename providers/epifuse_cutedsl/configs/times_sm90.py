@@ -20,6 +20,7 @@ from epifuse_cutedsl.configs.model import (
     work_of,
 )
 from epifuse_cutedsl.configs.sm90 import Sm90Config
+from epifuse_cutedsl.configs.sm90_products import KINDS, PROMOTED_STEPS, product_of
 
 Row = tuple[int, int, int, bool, tuple[int, int], int, int]
 """tile_m, tile_n, bytes of K in a tile, ping-pong, cluster along M and N, depth, split."""
@@ -92,6 +93,9 @@ SWAPPED: dict[Row, PersistentTimes] = {
     (128, 80, 128, True, (2, 1), 1, 1): PersistentTimes(0.037, 0.12, 2.08),
     (192, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.017, 0.04, 2.03),
 }
+# Sums of 8-bit floats, promoted every 256 positions of K (19 problems from 16 x 4096 x 4096 to 8192^3).
+PROMOTED: dict[Row, PersistentTimes] = {
+}
 # fmt: on
 # 3000^3, with rows of 6000 bytes: 48 KB a microsecond to each of 132 SMs in every configuration; 1000^3, 64 CTAs: 77.
 COPIES = Copies(sm_bytes_per_us=140e3, chip_bytes_per_us=14.5e6, shifted_sm=1.2, shifted_chip=1.6)
@@ -105,10 +109,9 @@ _LOADING, _LOADING_AREA = 1.003, 128 * 128
 _UNBUFFERED = 1.4
 """An epilogue that cannot load a piece's operands while it works on the one before: 172 us instead of 157 at 8192 x
 8192 x 512."""
-# Measured at 8192^3 in float8, whose sums are promoted after each 128 positions of K: by tiles of 128 x 192 and larger,
-# smaller ones, and what ping-pong ones (which were not among the best dozen) take at least.
-_PROMOTED, _PROMOTED_SMALL, _PROMOTED_PINGPONG = 1.2, 1.3, 1.5
-_SMALL_AREA = 128 * 128
+_OFTEN, _PROMOTED, _PROMOTED_PINGPONG = 1.05, 1.2, 1.6
+"""How much longer a K tile takes: promoted every 128 positions of K beside 256; and promoted at all, in configurations
+that stand in ``MEASURED`` alone, by mode."""
 _USUAL_GROUP, _USUAL_AT_ONCE = 8, 1
 _OTHER_GROUPS = 1.002
 """Where nothing else tells groups apart, those of 8, but 1 where all tiles are worked on at once and operands are
@@ -136,7 +139,8 @@ def estimate_us(
     """Predicted microseconds of a run, without the copies of A and B that it may read; None without a target."""
     if target is None:
         return None
-    work, ours = work_of(args, copied), how(config, group)
+    often = config.part is not None and KINDS[product_of(args)].interval(args) == PROMOTED_STEPS
+    work, ours = work_of(args, copied), how(config, group, often=often)
     if config.swapped:
         work = work._replace(m=work.n, n=work.m, shifted=(work.shifted[1], work.shifted[0]))
     tiles, slots = counted = tiles_and_slots(work, ours, target)
@@ -155,11 +159,12 @@ def _streaming(config: Sm90Config, work: Work) -> float:
     return slower * (_FEW_STAGES if config.stages < _STAGES else 1.0)
 
 
-def how(config: Sm90Config, group: int) -> Persistent:
-    """How a configuration works on a problem."""
+def how(config: Sm90Config, group: int, *, often: bool = False) -> Persistent:
+    """How a configuration works on a problem; ``often``: sums are promoted every 128 positions of K."""
     overlap = Overlap.TURNS if config.pingpong else Overlap.EXPOSED
-    tile = (config.tile_m, config.tile_n, config.tile_k)
-    times = times_of(config)
+    tile, times = (config.tile_m, config.tile_n, config.tile_k), times_of(config)
+    if often:
+        times = times._replace(step_us=times.step_us * _OFTEN)
     return Persistent(*tile, config.cluster, group, overlap, times, TRAFFIC, config.split, config.cluster_n)
 
 
@@ -174,11 +179,9 @@ def row_of(config: Sm90Config) -> Row:
 def times_of(config: Sm90Config) -> PersistentTimes:
     """What a configuration takes: its row, slower where sums are promoted."""
     row = adjusted(_row(config), row_of(config), config.stages, config.tail.load_bytes > 0)
-    if config.part is None:
+    if config.part is None or (not config.swapped and row_of(config) in PROMOTED):
         return row
-    small = config.tile_m * config.tile_n <= _SMALL_AREA
-    slower = _PROMOTED_PINGPONG if config.pingpong else _PROMOTED_SMALL if small else _PROMOTED
-    return row._replace(step_us=row.step_us * slower)
+    return row._replace(step_us=row.step_us * (_PROMOTED_PINGPONG if config.pingpong else _PROMOTED))
 
 
 def adjusted(times: PersistentTimes, row: Row, stages: int, loads: bool) -> PersistentTimes:
@@ -195,6 +198,8 @@ def _row(config: Sm90Config) -> PersistentTimes:
     """A configuration's row; else that of the most similar one, its K tile scaled; else the tensor cores' rate."""
     own = row_of(config)
     found = (SWAPPED if config.swapped else MEASURED).get(own)
+    if config.part is not None and not config.swapped:
+        found = PROMOTED.get(own, found)
     if found is not None:
         return found
     tile_m, tile_n, k_bytes, pingpong, cluster, depth, split = own

@@ -29,19 +29,21 @@ E4M3, HALF, F32, I32 = "float8_e4m3fn", "float16", "float32", "int32"
 
 
 @pytest.mark.parametrize(
-    ("product", "mode", "tile"),
+    ("product", "mode", "tile", "k"),
     [
-        ((HALF, HALF, F32), "cooperative", (128, 256)),
-        ((HALF, HALF, F32), "pingpong", (128, 192)),
-        ((HALF, HALF, HALF), "cooperative", (256, 128)),
-        ((E4M3, E4M3, F32), "cooperative", (128, 256)),
-        ((E4M3, E4M3, F32), "cooperative", (128, 192)),
-        ((E4M3, E4M3, F32), "pingpong", (64, 192)),
-        (("int8", "int8", I32), "pingpong", (128, 128)),
+        ((HALF, HALF, F32), "cooperative", (128, 256), 256),
+        ((HALF, HALF, F32), "pingpong", (128, 192), 256),
+        ((HALF, HALF, HALF), "cooperative", (256, 128), 256),
+        ((E4M3, E4M3, F32), "cooperative", (128, 256), 256),
+        ((E4M3, E4M3, F32), "cooperative", (128, 256), 2048),
+        ((E4M3, E4M3, F32), "cooperative", (128, 192), 2048),
+        ((E4M3, E4M3, F32), "pingpong", (64, 192), 256),
+        ((E4M3, E4M3, F32), "pingpong", (64, 192), 2048),
+        (("int8", "int8", I32), "pingpong", (128, 128), 256),
     ],
 )
-def test_products_are_not_serialized(hopper, tmp_path, product, mode, tile):
-    m, n, k = 512, 384, 256
+def test_products_are_not_serialized(hopper, tmp_path, product, mode, tile, k):
+    m, n = 512, 384
     a, b, accumulator = (dtypes.of(name).torch for name in product)
     d = torch.empty(m, n, dtype=torch.bfloat16)
     text = "def epi(accum, bias): D = relu(accum + bias); return D"

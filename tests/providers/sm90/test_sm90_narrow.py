@@ -10,26 +10,29 @@ import epifuse as ops
 from epifuse_cutedsl.configs.sm90 import NARROWEST, STAGED, configurations
 from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator
 
-# tile, cluster, split, bytes of K in a tile
+# mode, tile, cluster, split, bytes of K in a tile
 CONFIGS = [
-    ((64, 48), 1, 1, 256),
-    ((64, 48), 1, 2, 256),
-    ((64, 80), 1, 2, 256),
-    ((64, 80), 2, 1, 256),
-    ((64, 96), 1, 1, 256),
-    ((64, 112), 1, 1, 256),
-    ((128, 48), 1, 1, 128),
-    ((128, 80), 2, 1, 128),
-    ((128, 112), 1, 1, 128),
-    ((128, 144), 1, 1, 128),
-    ((192, 48), 1, 1, 128),
-    ((192, 112), 1, 1, 128),
+    ("pingpong", (64, 48), 1, 1, 256),
+    ("pingpong", (64, 48), 1, 2, 256),
+    ("pingpong", (64, 80), 1, 2, 256),
+    ("pingpong", (64, 80), 2, 1, 256),
+    ("pingpong", (64, 96), 1, 1, 256),
+    ("pingpong", (64, 112), 1, 1, 256),
+    ("pingpong", (128, 48), 1, 1, 128),
+    ("pingpong", (128, 80), 2, 1, 128),
+    ("pingpong", (128, 112), 1, 1, 128),
+    ("pingpong", (128, 144), 1, 1, 128),
+    ("pingpong", (192, 48), 1, 1, 128),
+    ("pingpong", (192, 112), 1, 1, 128),
+    ("cooperative", (64, 96), 1, 2, 128),
+    ("cooperative", (128, 48), 1, 2, 128),
+    ("cooperative", (128, 80), 1, 2, 128),
 ]
 
 
-def run(hopper, args, tile, cluster=1, split=1, k_bytes=128, seed=0):
-    operator = hopper.run(args, "pingpong", tile, 8, None, cluster, split, k_bytes, seed, sm_count=3)
-    assert operator.config.tile_n % operator.config.epilogue_n == 0
+def run(hopper, args, tile, cluster=1, split=1, k_bytes=128, seed=0, mode="pingpong"):
+    operator = hopper.run(args, mode, tile, 8, None, cluster, split, k_bytes, seed, sm_count=3)
+    assert operator.config.columns % operator.config.epilogue_n == 0
     return operator
 
 
@@ -40,33 +43,33 @@ def around(tile, cluster):
 
 def test_every_such_tile_is_tested():
     found = configurations(90)
-    narrow = {
-        ((c.tile_m, c.tile_n), c.cluster, c.split, c.tile_k * 2) for c in found if c.tile_n % 64 and c.cluster_n == 1
-    }
-    assert narrow == set(CONFIGS)
+    narrow = [config for config in found if config.columns % 64 and config.cluster_n == 1]
+    modes = ("cooperative", "pingpong")
+    known = [(modes[c.pingpong], (c.tile_m, c.tile_n), c.cluster, c.split, c.tile_k * 2) for c in narrow]
+    assert sorted(known) == sorted(CONFIGS)
 
 
-@pytest.mark.parametrize(("tile", "cluster", "split", "k_bytes"), CONFIGS)
-def test_exact_about_a_tile(hopper, tile, cluster, split, k_bytes):
+@pytest.mark.parametrize(("mode", "tile", "cluster", "split", "k_bytes"), CONFIGS)
+def test_exact_about_a_tile(hopper, mode, tile, cluster, split, k_bytes):
     for number, (m, n) in enumerate(around(tile, cluster)):
         args = hopper.arguments((m, n, 520 + 8 * number))
-        operator = run(hopper, args, tile, cluster, split, k_bytes, seed=number)
+        operator = run(hopper, args, tile, cluster, split, k_bytes, number, mode)
         assert operator.config.tail.direct == (n % 4 == 0)
 
 
-@pytest.mark.parametrize(("tile", "cluster", "split", "k_bytes"), CONFIGS[::2])
-def test_operands_and_outputs_by_tensor_copies(hopper, tile, cluster, split, k_bytes):
+@pytest.mark.parametrize(("mode", "tile", "cluster", "split", "k_bytes"), CONFIGS[::2])
+def test_operands_and_outputs_by_tensor_copies(hopper, mode, tile, cluster, split, k_bytes):
     m, n = tile[0] * cluster + 9, tile[1] + 16
     text = "def epi(accum, C, alpha, bias): F = accum * alpha + C + bias; D = relu(F); return D, F"
     full = {"C": hopper.integers(m, n, dtype=torch.bfloat16), "F": hopper.nothing(m, n), "D": hopper.nothing(m, n)}
     args = hopper.arguments((m, n, 260), text, alpha=2.0, bias=hopper.integers(n), **full)
-    operator = run(hopper, args, tile, cluster, split, k_bytes)
+    operator = run(hopper, args, tile, cluster, split, k_bytes, mode=mode)
     assert operator.config.tail.direct
     assert operator.config.epilogue_n == NARROWEST
 
 
-@pytest.mark.parametrize(("tile", "cluster", "split", "k_bytes"), CONFIGS[::3])
-def test_reductions_of_pieces(hopper, tile, cluster, split, k_bytes):
+@pytest.mark.parametrize(("mode", "tile", "cluster", "split", "k_bytes"), CONFIGS[::3])
+def test_reductions_of_pieces(hopper, mode, tile, cluster, split, k_bytes):
     m, n = tile[0] * cluster + 5, tile[1] * 2 + 3
     text = (
         "def epi(accum, bias):\n  D = relu(accum + bias)\n  rows = D.sum(dim=-1, keepdim=True)\n"
@@ -75,7 +78,7 @@ def test_reductions_of_pieces(hopper, tile, cluster, split, k_bytes):
     outputs = {"D": hopper.nothing(m, n), "rows": hopper.nothing(m, 1, dtype=torch.float32)}
     outputs["columns"] = torch.full((n,), float("nan"))
     args = hopper.arguments((m, n, 136), text, bias=hopper.integers(n), **outputs)
-    run(hopper, args, tile, cluster, split, k_bytes)
+    run(hopper, args, tile, cluster, split, k_bytes, mode=mode)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2], ids=str)
@@ -120,12 +123,13 @@ def test_only_a_b_along_k_is_taken(hopper):
     """Boxes of 64 columns would lie beyond the stage; with room for them, and two lines for each row, they are slower
     than whole boxes (2560^3 with a B along N 56.0 us beside 55.1, 512 x 14336 x 4096 114 beside 95)."""
     for majors in ("km", "mm"):
-        args = hopper.arguments((130, 200, 72), majors=majors)
+        args = hopper.arguments((130, 200, 136), majors=majors)
         with ops.emulator.device("90a"):
             operators = [op for op in ops.get_operators(args) if isinstance(op, Sm90GemmOperator)]
             assert operators
-            assert all(op.config.tile_n % 64 == 0 or op.config.swapped for op in operators)
-            narrow = hopper.operator_of(hopper.arguments((130, 200, 72)), "pingpong", (128, 112))
-            status = narrow.supports(args)
-        assert not status
-        assert "B take one that is contiguous along K" in str(status.error)
+            assert all(op.config.columns % 64 == 0 or op.config.swapped for op in operators)
+            whole = hopper.arguments((130, 200, 136))
+            for narrow in (("pingpong", (128, 112)), ("cooperative", (64, 96), 8, None, 1, 2)):
+                status = hopper.operator_of(whole, *narrow).supports(args)
+                assert not status
+                assert "B take one that is contiguous along K" in str(status.error)

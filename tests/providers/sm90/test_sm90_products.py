@@ -77,6 +77,15 @@ def test_promoted_sums_in_other_tiles(hopper, mode, tile, cluster, split, k_byte
     )
 
 
+@pytest.mark.parametrize("k", [2048, 2048 + 128, 2048 + 256 + 16])
+@pytest.mark.parametrize(("mode", "tile", "cluster", "split", "k_bytes"), [PROMOTED[i] for i in (0, 1, 2, 4, 6, 7)])
+def test_long_sums_promoted_half_as_often(hopper, mode, tile, cluster, split, k_bytes, k):
+    """Two K tiles at a time, and one more where their number is odd; two CTAs share an odd number."""
+    args = arguments(hopper, (E4M3, E4M3, "float32"), (tile[0] + 8, tile[1] + 3, k))
+    where = {"cluster": cluster, "split": split, "k_bytes": k_bytes, "sm_count": max(cluster, split)}
+    hopper.run(args, mode, tile, seed=k, **where)
+
+
 @pytest.mark.parametrize("k", [0, 16, 128, 144, 1040])
 @pytest.mark.parametrize("mode", ["cooperative", "pingpong"])
 @pytest.mark.parametrize("product", [(E4M3, E4M3, "float32"), (INT8, INT8, "int32")], ids=lambda p: p[0])
@@ -147,16 +156,21 @@ def test_tf32_is_rounded_to_nearest_and_only_where_torch_allows_it(hopper, preci
     assert not any(isinstance(op, Sm90GemmOperator) for op in ops.get_operators(args, target_sm="90a"))
 
 
-def test_a_promoted_sum_keeps_what_one_long_sum_in_the_tensor_cores_would_not(hopper):
-    """128 positions of K are a group of their own, however long a K tile is: PTX adds in float32 after each."""
-    args = arguments(hopper, (E4M3, E4M3, "float32"), (64, 128, 256))
-    for tile, k_bytes, groups in (((64, 128), 128, 2), ((64, 64), 512, 4)):
+@pytest.mark.parametrize(("k", "positions"), [(256, 128), (2047, 128), (2048, 256)])
+def test_a_promoted_sum_keeps_what_one_long_sum_in_the_tensor_cores_would_not(hopper, k, positions):
+    """So many positions of K are a group of their own, however long a K tile is: PTX adds in float32 after each."""
+    args = arguments(hopper, (E4M3, E4M3, "float32"), (64, 128, k))
+    kinds = (("pingpong", (64, 128), 128), ("pingpong", (64, 64), 512), ("cooperative", (128, 128), 128))
+    for mode, tile, k_bytes in kinds:
         with ops.emulator.device("90a"):
-            operator = hopper.operator_of(args, "pingpong", tile, k_bytes=k_bytes)
+            operator = hopper.operator_of(args, mode, tile, k_bytes=k_bytes)
             ptx = operator.compile(args).compiled_obj.launcher.image.ptx.decode()
-        assert ptx.count("wgmma.mma_async") == 4 * groups
-        assert ptx.count("wgmma.commit_group") == groups
-        assert ptx.count("add.rn.f32") >= tile[1] // 2 * k_bytes // 128
+        columns = tile[1] // operator.config.part.n
+        tiles = [max(k_bytes, positions)] + [k_bytes] * (positions > k_bytes)  # and one alone, behind pairs of them
+        sums = columns * sum(-(-each // positions) for each in tiles)
+        assert ptx.count("wgmma.mma_async") == columns * sum(tiles) // 32
+        assert ptx.count("setp.ne.u32 add, 0, 0") == sums  # what begins anew
+        assert ptx.count("add.rn.f32") >= sums * operator.config.part.n // 2
 
 
 @pytest.mark.parametrize("product", list(KINDS), ids="-".join)

@@ -11,6 +11,7 @@ SPLITS = (
     ("pingpong", (64, 128), 2),
     ("cooperative", (64, 128), 2),
     ("cooperative", (64, 128), 4),
+    ("cooperative", (128, 64), 2),
 )
 
 

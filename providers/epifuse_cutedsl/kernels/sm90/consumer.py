@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ class Turns:
 class Product:
     """What one warpgroup multiplies: ``blocks`` times 64 rows from a block of A's tile on, ``n`` columns of B's.
 
-    ``part``: with promotion, what is summed up at a time.
+    With promotion, ``part`` is what is summed up at a time, ``interval`` the instructions of such a sum.
     """
 
     a: OperandTile
@@ -54,6 +55,7 @@ class Product:
     blocks: int
     n: int
     part: Part | None = None
+    interval: int = 0
     empty: bool = False
     """Whether K is 0."""
 
@@ -82,11 +84,17 @@ class Product:
         return self.a.steps
 
     @property
-    def parts(self) -> tuple[tuple[int, int, int], ...]:
-        """First step, block and first column of what is summed up at a time, in the order of multiplication."""
+    def together(self) -> int:
+        """K tiles from one promotion to the next."""
+        return max(1, self.interval // self.steps)
+
+    def parts(self, k_tiles: int) -> tuple[tuple[range, int, int], ...]:
+        """Steps, block and first column of what is summed up at a time in so many K tiles, in the order of
+        multiplication."""
         assert self.part is not None
-        steps, columns = range(0, self.steps, self.part.steps), range(0, self.n, self.part.n)
-        return tuple((step, block, n) for step in steps for block in range(self.blocks) for n in columns)
+        steps, columns = range(self.steps * k_tiles), range(0, self.n, self.part.n)
+        sums = [steps[first : first + self.interval] for first in steps[:: self.interval]]
+        return tuple((each, block, n) for each in sums for block in range(self.blocks) for n in columns)
 
     def multiply(self, accumulators: list[Any] | None, a_address: Any, b_address: Any) -> list[Any]:
         """Issue one K tile's products as a group; None: there is nothing to add to."""
@@ -101,35 +109,56 @@ class Product:
         wgmma.commit_group()
         return found
 
-    def promoted(self, sums: list[Any], a_address: Any, b_address: Any, read: Any) -> list[Any]:
-        """``sums`` (float32 bits) and one K tile's products, part by part; ``read()`` is called when it has been read.
+    def promoted(self, sums: list[Any], k_tiles: int, come: Callable[[int], Any], read: Callable[[int], Any]) -> Any:
+        """``sums`` (float32 bits) and the products of some K tiles, part by part.
 
+        ``come(i)`` waits for K tile i and says where its operands lie; ``read(i)`` is called when it has been read.
         With two buffers, a part is added while the next one is multiplied.
         """
         assert self.part is not None
-        found, parts, waiting = list(sums), self.parts, []
+        found, parts, waiting, operands = list(sums), self.parts(k_tiles), [], []
         ahead = self.part.buffers - 1
+        last, groups = len(parts) - 1, -(-len(parts[0][0]) // self.steps)
         for index in range(len(parts) + ahead):
-            if index < len(parts):
-                waiting.append(self._part(a_address, b_address, parts[index]))
+            if index <= last:
+                early = read if index == last and not ahead else None
+                waiting.append(self._part(operands, parts[index], come, early))
             if index < ahead:
                 continue
-            values = wgmma.wait_group(len(waiting) - 1, waiting.pop(0))
-            if index == len(parts) + ahead - 1:
-                read()
+            values = wgmma.wait_group((len(waiting) - 1) * groups, waiting.pop(0))
+            if index == last + ahead:
+                for tile in range(0 if ahead else k_tiles - 1, k_tiles):
+                    read(tile)
             _, block, first = parts[index - ahead]
             for place, value in enumerate(values, block * self.each + first // 2):
                 found[place] = alu.add_f32(found[place], value)
         return found
 
-    def _part(self, a_address: Any, b_address: Any, place: tuple[int, int, int]) -> list[Any]:
-        """Issue the products of one of ``parts`` as a group."""
+    def _part(
+        self,
+        operands: list[Any],
+        part: tuple[range, int, int],
+        come: Callable[[int], Any],
+        read: Callable[[int], Any] | None,
+    ) -> list[Any]:
+        """Issue the products of one of ``parts``, those of each K tile as a group.
+
+        ``operands`` are those of the K tiles that have come. ``read``: nothing else is under way, and K tiles but the
+        part's last one are given back as soon as they have been read.
+        """
         assert self.part is not None
+        steps, block, first = part
         found = wgmma.undefined(self.part.n // 2)
-        wgmma.fence()
-        for step in range(place[0], place[0] + self.part.steps):
-            found = self._issue(found, a_address, b_address, step, place[1:], step > place[0])
-        wgmma.commit_group()
+        for tile, within in itertools.groupby(steps, lambda step: step // self.steps):
+            if tile == len(operands):
+                operands.append(come(tile))
+            wgmma.fence()
+            for step in within:
+                found = self._issue(found, *operands[tile], step % self.steps, (block, first), step > steps[0])
+            wgmma.commit_group()
+            if read is not None and tile > steps[0] // self.steps:
+                found = wgmma.wait_group(1, found)
+                read(tile - 1)
         return found
 
     def _issue(
@@ -231,12 +260,29 @@ def _run_promoting(
     No product is under way at the loop's end: where one is, the assembler lets nothing read another one's registers.
     """
     sums = [alu.zero() for _ in range(product.blocks * product.each)]
-    for _ in cutlass.range(k_tiles, unroll=1):
-        mbarrier.wait_parity(ring.full(stage), parity)
-        read = functools.partial(ring.give_back, stage, lane)
-        sums = product.promoted(sums, *_operands(ring, stage, places), read)
-        stage, parity = ring.after(stage, parity)
+    for _ in cutlass.range(k_tiles // product.together, unroll=1):
+        sums, stage, parity = _promote(product, ring, stage, parity, places, lane, product.together, sums)
+    if cutlass.const_expr(product.together > 1):
+        for _ in cutlass.range(k_tiles % product.together, unroll=1):
+            sums, stage, parity = _promote(product, ring, stage, parity, places, lane, 1, sums)
     issued()
+    return sums, stage, parity
+
+
+def _promote(
+    product: Product, ring: Ring, stage: Any, parity: Any, places: Any, lane: Any, k_tiles: int, sums: list[Any]
+) -> Any:
+    """``sums`` and the products of the next ``k_tiles`` K tiles, and the ring's next stage and parity."""
+    stages = []
+    for _ in range(k_tiles):
+        stages.append((stage, parity))
+        stage, parity = ring.after(stage, parity)
+
+    def come(number: int) -> Any:
+        mbarrier.wait_parity(ring.full(stages[number][0]), stages[number][1])
+        return _operands(ring, stages[number][0], places)
+
+    sums = product.promoted(sums, k_tiles, come, lambda number: ring.give_back(stages[number][0], lane))
     return sums, stage, parity
 
 

@@ -55,15 +55,24 @@ PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
 
 
 class Sm90Gemm:
-    """The Hopper kernel for one configuration, kind of product, majors of A and B, and epilogue; ``empty``: K is 0."""
+    """The Hopper kernel for one configuration, kind of product, majors of A and B, instructions between promotions, and
+    epilogue; ``empty``: K is 0."""
 
     def __init__(
-        self, config: Sm90Config, kind: ProductKind, a_major: str, b_major: str, empty: bool, epilogue: Any
+        self,
+        config: Sm90Config,
+        kind: ProductKind,
+        a_major: str,
+        b_major: str,
+        interval: int,
+        empty: bool,
+        epilogue: Any,
     ) -> None:
         self.config, self.epilogue = config, epilogue
         a_major, b_major = config.turned((a_major, b_major))
         self.a, self.b = config.operand_tiles(a_major == "k", b_major == "k")
-        self.product = consumer.Product(self.a, self.b, kind, config.blocks, config.columns, config.part, empty)
+        size = (config.blocks, config.columns)
+        self.product = consumer.Product(self.a, self.b, kind, *size, config.part, interval, empty)
         self.stage = config.stage_shape(epilogue.axis, epilogue.run)
 
     @property
@@ -225,16 +234,16 @@ def _consume(
     """All tiles of one consumer warpgroup."""
     config = ring.config
     stage, parity, first, step = Int32(0), Int32(0), schedule.first, schedule.step
-    row, turns, turn = Int32(0), consumer.Turns(warpgroup), Int32(0)
+    turns, turn = consumer.Turns(warpgroup), Int32(0)
+    row, column, in_a, in_b = Int32(0), Int32(0), Int32(0), Int32(0)
     if cutlass.const_expr(config.pingpong):
         first, step = first + warpgroup * step, step * CONSUMERS
         stage, parity = ring.skip(stage, parity, warpgroup * k_tiles)
         when(warpgroup == 1, turns.give)
+    elif cutlass.const_expr(config.shares_columns):
+        column, in_b = warpgroup * config.columns, warpgroup * product.b.position_bytes(config.columns)
     else:
-        row = Int32(0) if config.shares_columns else warpgroup * config.rows
-    column = warpgroup * config.columns if config.shares_columns else Int32(0)
-    row_bytes = row // 64 * product.a.position_bytes(64)
-    places = (row_bytes, column // 64 * product.b.position_bytes(64))
+        row, in_a = warpgroup * config.rows, warpgroup * product.a.position_bytes(config.rows)
     lane = thread & 31
     batch, m, n = schedule.place(first)
     cluster.wait_for_grids_before()
@@ -250,7 +259,7 @@ def _consume(
         begun: list[Any] = []
         more = index + schedule.step < schedule.tiles
         issued = _afterwards(turns if config.pingpong else None, more, tail, pieces[0], rows, begun)
-        accumulators, stage, parity = consumer.run(product, ring, stage, parity, places, lane, k_tiles, issued)
+        accumulators, stage, parity = consumer.run(product, ring, stage, parity, (in_a, in_b), lane, k_tiles, issued)
         if cutlass.const_expr(config.pingpong):
             stage, parity = ring.skip(stage, parity, k_tiles)
         if cutlass.const_expr(config.split > 1):

@@ -9,7 +9,7 @@ import torch
 import epifuse as ops
 from epifuse.target import TargetSm
 from epifuse_cutedsl.configs import model, times_sm90
-from epifuse_cutedsl.configs.model import Copies, Overlap, Persistent, PersistentTimes, Traffic, WaveTimes, Work
+from epifuse_cutedsl.configs.model import Copied, Copies, Overlap, Persistent, PersistentTimes, Traffic, WaveTimes, Work
 from epifuse_cutedsl.operators import Sm90GemmOperator
 
 HOPPER = TargetSm("90a")
@@ -123,7 +123,7 @@ def test_what_is_written_along_rows(majors, stored_bytes):
     [
         ((8192, 8192, 512), "F = accum + 1.0; D = relu(F); return D, F", 1),
         ((8192, 14336, 4096), "F = accum + 1.0; D = relu(F); return D, F", 8),
-        ((8192, 8192, 512), "D = relu(accum + 1.0); return D", 8),
+        ((8192, 8192, 512), "D = relu(accum + 1.0); return D", 1),
         ((256, 8192, 8192), "D = relu(accum + 1.0); return D", 8),
         ((4096, 4096, 4096), "D = relu(accum + 1.0); return D", 8),
         ((1024, 1024, 1024), "D = relu(accum + 1.0); return D", 1),
@@ -145,9 +145,10 @@ def test_the_first_group_is_the_one_that_was_faster_on_an_h200(size, text, group
 def test_rows_that_begin_within_a_line_are_copied_more_slowly():
     copies = Copies(sm_bytes_per_us=1e5, chip_bytes_per_us=1e7, shifted_sm=1.5, shifted_chip=2.0)
     row = 128 * (128 + 128)  # bytes of a K tile of A and B
-    assert copies.us(row / 2, row / 2, (False, False), 1) == pytest.approx(row / 1e5)
-    assert copies.us(row / 2, row / 2, (True, True), 1) == pytest.approx(1.5 * row / 1e5)
-    assert copies.us(row / 2, row / 2, (True, False), 132) == pytest.approx(1.5 * row * 132 / 1e7)
+    usual, shifted = Copied(row / 2, False, 1), Copied(row / 2, True, 1)
+    assert copies.us(usual, usual, 1) == pytest.approx(row / 1e5)
+    assert copies.us(shifted, shifted, 1) == pytest.approx(1.5 * row / 1e5)
+    assert copies.us(shifted, usual, 132) == pytest.approx(1.5 * row * 132 / 1e7)
     traffic = Traffic(1e9, 8.0, 1.0, copies)
     options = {"times": (1e-3, 1e-3, 1e-3), "traffic": traffic}
     work = plain(128 * SMS, 128, 6400)
@@ -157,6 +158,33 @@ def test_rows_that_begin_within_a_line_are_copied_more_slowly():
     shared = busy(work._replace(shifted=(True, True)), cluster=2, **options)
     assert shared == pytest.approx(0.75 * shifted, rel=0.01)
     assert busy(work._replace(shifted=(True, True)), cluster_n=2, **options) > shifted  # one column: half of them idle
+
+
+def test_bytes_that_many_read_at_a_time_count_less_for_all_together():
+    copies = Copies(sm_bytes_per_us=1e9, chip_bytes_per_us=1e7, shifted_sm=1.0, shifted_chip=1.0, shared=0.5)
+    alone, shared = Copied(1e4, False, 1), Copied(1e4, False, 64)
+    assert copies.us(alone, alone, 100) == pytest.approx(2e6 / 1e7)
+    assert copies.us(alone, shared, 100) == copies.us(shared, alone, 100) == pytest.approx(1.125e6 / 1e7)
+    # 64 x 4096 x 6400: each CTA has its own columns of B, and all read the same rows of A; the problem turned likewise
+    options = {"times": (1e-3, 1e-3, 1e-3), "traffic": Traffic(1e9, 8.0, 1.0, copies)}
+    few_rows, few_columns = plain(64, 4096, 6400), plain(4096, 64, 6400)
+    row_bytes = 64 * 2 * 32
+    wide = busy(few_rows, tile=(64, 128, 64), **options)
+    assert wide == pytest.approx(100 * row_bytes * (64 / 32**0.5 + 128) / 1e7, rel=0.01)
+    assert busy(few_columns, tile=(128, 64, 64), group=8, **options) == pytest.approx(wide, rel=0.2)
+
+
+def test_memory_feeds_one_sm_only_so_fast_and_what_the_cache_keeps_comes_from_it():
+    traffic, times = Traffic(4.0, 8.0, sm_bytes_per_us=1e4), (1e-6, 1e-6, 1e-6)
+    large = plain(64, 32768, 4096)  # 272 megabytes, the cache has 50
+    assert busy(large, times=times, traffic=traffic) == pytest.approx(large.memory_bytes / (SMS * 1e4), rel=0.02)
+    few = busy(large, times=times, traffic=traffic, tile=(64, 32768 // 16, 64))
+    assert few == pytest.approx(large.memory_bytes / (16 * 1e4), rel=0.02)
+    kept, half, none = (plain(64, n, 4096) for n in (4096, 4880, 6100))
+    assert busy(kept, times=times, traffic=traffic) < 0.01
+    assert busy(none, times=times, traffic=traffic) == pytest.approx(none.memory_bytes / (48 * 1e4), rel=0.02)
+    part = busy(half, times=times, traffic=traffic) * 39 * 1e4 / half.memory_bytes
+    assert 0.2 < part < 0.8
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ _LANES = 128.0
 """Operations of float32 that an SM issues in a clock."""
 _SPECIAL_OPERATIONS = 8.0
 """What a special function (exponential, reciprocal) takes beside an addition."""
-_SM_BYTES_PER_CLOCK = 20.0
+_SM_BYTES_PER_CLOCK, _PARTS_BYTES_PER_CLOCK = 20.0, 60.0
 """What one SM moves of an epilogue's full tensors, and of other CTAs' accumulators."""
 _ACCUMULATOR_BYTES = 4
 _THROTTLED = 8.0
@@ -36,6 +36,8 @@ _THROTTLED = 8.0
 _SAME_CACHE = 2.6
 """That for what comes from memory and what SMs copy from the cache meanwhile: 128 x 8192 x 8192 takes 36 us with pairs
 that share B, 44 without."""
+_KEPT = (0.7, 1.0)
+"""Of the second-level cache: bytes that it keeps all from run to run, and those of which it keeps none."""
 MEASURED_OPERATIONS = 3.0
 MEASURED_BYTES = 2.0
 """An element's operations and bytes in the epilogue with which all tables were measured: bias and relu, 16 bits out."""
@@ -193,20 +195,33 @@ class PersistentTimes(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """How fast the second-level cache feeds the SMs: bytes a microsecond to one, and to all together; and what a byte
-    of rows that do not begin at a line counts for either."""
+    """How fast the second-level cache feeds the SMs: bytes a microsecond to one, and to all together; what a byte of
+    rows that do not begin at a line counts for either; and the power of the number of clusters that read the same bytes
+    at a time by which such bytes count less for all together (64 x 128 tiles, K shared by two: 9.9 us at 4096 x 128 x
+    4096, where 64 clusters read the same columns of B, 12.6 at 128 x 4096 x 4096, where two do)."""
 
     sm_bytes_per_us: float
     chip_bytes_per_us: float
     shifted_sm: float
     shifted_chip: float
+    shared: float = 0.0
 
-    def us(self, a_bytes: float, b_bytes: float, shifted: tuple[bool, bool], ctas: int) -> float:
-        """What a K tile's copies take while so many CTAs make theirs."""
-        a, b = shifted
-        one = a_bytes * (self.shifted_sm if a else 1) + b_bytes * (self.shifted_sm if b else 1)
-        all_ = a_bytes * (self.shifted_chip if a else 1) + b_bytes * (self.shifted_chip if b else 1)
+    def us(self, a: Copied, b: Copied, ctas: int) -> float:
+        """What a K tile's copies of A and B take while so many CTAs make theirs."""
+        one = sum(each.bytes * (self.shifted_sm if each.shifted else 1) for each in (a, b))
+        all_ = sum(
+            each.bytes * (self.shifted_chip if each.shifted else 1) / each.readers**self.shared for each in (a, b)
+        )
         return max(one / self.sm_bytes_per_us, all_ * ctas / self.chip_bytes_per_us)
+
+
+class Copied(NamedTuple):
+    """A K tile's bytes of one operand that a CTA copies, whether their rows begin within lines, and how many clusters
+    read the same ones at a time."""
+
+    bytes: float
+    shifted: bool
+    readers: float
 
 
 class Traffic(NamedTuple):
@@ -214,7 +229,8 @@ class Traffic(NamedTuple):
     the SMs' add up (1: one after the other; large: side by side), what a byte that is read again counts beside one that
     is read once; how fast copies from the cache are, where that is known; a launch; and how many operations of 16-bit
     products, those beyond the problem's edges too, the chip's power allows in a microsecond for long. ``in_rows`` is
-    what a written byte counts where a group is one row of tiles: rows of an output are then written from end to end."""
+    what a written byte counts where a group is one row of tiles: rows of an output are then written from end to end.
+    ``sm_bytes_per_us`` is what one SM gets from memory at most."""
 
     terabytes_per_second: float
     exponent: float
@@ -223,6 +239,7 @@ class Traffic(NamedTuple):
     launch_us: float = LAUNCH_US
     sustained_per_us: float = math.inf
     in_rows: float = 1.0
+    sm_bytes_per_us: float = math.inf
 
 
 class Persistent(NamedTuple):
@@ -251,7 +268,7 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm, counted: tuple[
     main = steps * max(how.times.step_us, copied) + how.times.tile_us
     epilogue = how.times.epilogue_us + work.heavier_us(how.tile_m, how.tile_n, target.cc)
     parts = (how.split - 1) * how.tile_m * how.tile_n * _ACCUMULATOR_BYTES
-    epilogue += parts / (_SM_BYTES_PER_CLOCK * 1000 * rates_of(target.cc).clock_ghz)
+    epilogue += parts / (_PARTS_BYTES_PER_CLOCK * 1000 * rates_of(target.cc).clock_ghz)
     rounds = -(-tiles // slots)
     if how.overlap is Overlap.EXPOSED:
         busy = rounds * (main + epilogue)
@@ -265,7 +282,9 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm, counted: tuple[
         stored = work.batches * work.m * work.n * work.stored_bytes
         beyond = min(1.0, stored / cache_bytes(target.cc))  # what the cache takes is written from it, in no order
         moved -= (1 - how.traffic.in_rows) * stored * beyond
-    memory = moved / (how.traffic.terabytes_per_second * 1e6)
+    ctas = min(tiles, slots) * how.cluster_m * how.cluster_n * how.split
+    rate = min(how.traffic.terabytes_per_second * 1e6, how.traffic.sm_bytes_per_us * ctas)
+    memory = moved * _cold(work, target.cc) / rate
     memory = _beside(_SAME_CACHE, memory, min(memory, rounds * steps * copied))
     powered = _beside(_THROTTLED, busy, _sustained_us(work, how, tiles))
     return _beside(how.traffic.exponent, powered, memory) + how.traffic.launch_us
@@ -276,6 +295,13 @@ def tiles_and_slots(work: Work, how: Persistent, target: TargetSm) -> tuple[int,
     tiles_m, tiles_n = -(-work.m // (how.tile_m * how.cluster_m)), -(-work.n // (how.tile_n * how.cluster_n))
     slots = max(1, sm_count(target) // (how.cluster_m * how.cluster_n * how.split))
     return tiles_m * tiles_n * work.batches, slots
+
+
+def _cold(work: Work, cc: int) -> float:
+    """The share of a run's bytes that come from memory when runs follow one another on the same tensors: none where the
+    second-level cache keeps them all (4096 x 4096 halves, 34 of 50 megabytes), all where they are as large as it."""
+    least, most = _KEPT
+    return min(1.0, max(0.0, (work.memory_bytes / cache_bytes(cc) - least) / (most - least)))
 
 
 def _beside(exponent: float, one: float, other: float) -> float:
@@ -293,11 +319,18 @@ def _copied_us(work: Work, how: Persistent, clusters: int) -> float:
     """What the copies of a K tile take, where that is known. CTAs of a cluster share them."""
     if how.traffic.copies is None:
         return 0.0
-    row_bytes = how.tile_k * work.element_bytes
-    a_bytes = min(how.tile_m, work.m) * row_bytes / how.cluster_n
-    b_bytes = min(how.tile_n, work.n) * row_bytes / how.cluster_m
-    ctas = clusters * how.cluster_m * how.cluster_n * how.split
-    return how.traffic.copies.us(a_bytes, b_bytes, work.shifted, ctas)
+    row_bytes, (high, wide) = how.tile_k * work.element_bytes, _at_once(work, how, clusters)
+    a = Copied(min(how.tile_m, work.m) * row_bytes / how.cluster_n, work.shifted[0], max(1.0, wide))
+    b = Copied(min(how.tile_n, work.n) * row_bytes / how.cluster_m, work.shifted[1], max(1.0, high))
+    return how.traffic.copies.us(a, b, clusters * how.cluster_m * how.cluster_n * how.split)
+
+
+def _at_once(work: Work, how: Persistent, slots: int) -> tuple[float, float]:
+    """How many tiles (or clusters' tiles) below and beside one another are worked on at a time."""
+    rows, columns = -(-work.m // (how.tile_m * how.cluster_m)), -(-work.n // (how.tile_n * how.cluster_n))
+    high = float(min(how.group, rows))
+    wide = slots / high
+    return (min(float(rows), high * wide / columns), float(columns)) if wide > columns else (high, wide)
 
 
 def _refetched_bytes(work: Work, how: Persistent, slots: int, cc: int) -> float:
@@ -306,10 +339,7 @@ def _refetched_bytes(work: Work, how: Persistent, slots: int, cc: int) -> float:
     the square says (8192 x 8192 x 512, 17 of 50 megabytes: groups of 1 ask for twice as much, and lose nothing)."""
     tile_m, tile_n = how.tile_m * how.cluster_m, how.tile_n * how.cluster_n
     rows, columns = -(-work.m // tile_m), -(-work.n // tile_n)
-    high: float = min(how.group, rows)
-    wide = slots / high
-    if wide > columns:
-        high, wide = min(float(rows), high * wide / columns), float(columns)
+    high, wide = _at_once(work, how, slots)
     at_once = (high * tile_m + wide * tile_n) * work.k * work.element_bytes
     once = (work.m + work.n) * work.k * work.element_bytes
     again = max(0.0, at_once * rows * columns / slots - once)

@@ -33,75 +33,81 @@ Row = tuple[int, int, int, bool, tuple[int, int], int, int]
 # takes as long, and the rows serve them as well.
 # fmt: off
 MEASURED: dict[Row, PersistentTimes] = {
-    (64, 48, 256, True, (1, 1), 2, 1): PersistentTimes(0.204, 0.68, 0.27),
-    (64, 48, 256, True, (1, 1), 2, 2): PersistentTimes(0.283, 0.17, 0.82),
-    (64, 64, 128, True, (1, 1), 1, 1): PersistentTimes(0.135, 1.93, 0.62),
-    (64, 64, 128, True, (1, 1), 1, 2): PersistentTimes(0.145, 1.44, 0.10),
-    (64, 64, 256, True, (1, 1), 1, 1): PersistentTimes(0.375, 0.03, 0.10),
-    (64, 64, 256, True, (1, 1), 1, 2): PersistentTimes(0.013, 1.10, 0.82),
-    (64, 64, 512, True, (1, 1), 1, 1): PersistentTimes(0.758, 0.37, 0.18),
-    (64, 80, 256, True, (1, 1), 2, 2): PersistentTimes(0.413, 0.76, 0.05),
-    (64, 80, 256, True, (2, 1), 2, 1): PersistentTimes(0.311, 1.35, 2.58),
-    (64, 96, 256, True, (1, 1), 2, 1): PersistentTimes(0.378, 1.27, 0.30),
-    (64, 112, 256, True, (1, 1), 2, 1): PersistentTimes(0.316, 0.03, 5.03),
-    (64, 128, 128, False, (1, 1), 1, 2): PersistentTimes(0.472, 0.04, 0.05),
+    (64, 48, 256, True, (1, 1), 2, 1): PersistentTimes(0.105, 1.32, 0.45),
+    (64, 48, 256, True, (1, 1), 2, 2): PersistentTimes(0.279, 0.06, 0.11),
+    (64, 64, 128, True, (1, 1), 1, 1): PersistentTimes(0.067, 0.53, 4.72),
+    (64, 64, 128, True, (1, 1), 1, 2): PersistentTimes(0.196, 0.03, 0.15),
+    (64, 64, 256, True, (1, 1), 1, 1): PersistentTimes(0.163, 0.38, 0.81),
+    (64, 64, 256, True, (1, 1), 1, 2): PersistentTimes(0.149, 0.54, 1.82),
+    (64, 64, 512, True, (1, 1), 1, 1): PersistentTimes(0.913, 0.17, 0.06),
+    (64, 80, 256, True, (1, 1), 2, 2): PersistentTimes(0.206, 0.78, 3.66),
+    (64, 80, 256, True, (2, 1), 2, 1): PersistentTimes(0.390, 0.03, 4.19),
+    (64, 96, 128, False, (1, 1), 2, 2): PersistentTimes(0.268, 0.35, 0.37),
+    (64, 96, 256, True, (1, 1), 2, 1): PersistentTimes(0.222, 0.17, 2.38),
+    (64, 112, 256, True, (1, 1), 2, 1): PersistentTimes(0.432, 0.18, 1.50),
+    (64, 128, 128, False, (1, 1), 1, 2): PersistentTimes(0.135, 2.49, 0.84),
     (64, 128, 128, False, (1, 1), 1, 4): PersistentTimes(0.371, 101.49, 20.19),
-    (64, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.289, 0.05, 0.18),
-    (64, 128, 128, True, (1, 1), 2, 2): PersistentTimes(0.472, 0.06, 0.08),
-    (64, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.239, 0.07, 1.92),
-    (64, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.223, 1.59, 0.12),
-    (64, 128, 256, False, (1, 1), 1, 1): PersistentTimes(0.592, 0.03, 0.43),
-    (64, 128, 256, False, (1, 1), 1, 2): PersistentTimes(0.624, 0.03, 3.18),
-    (64, 128, 256, True, (1, 1), 2, 1): PersistentTimes(0.559, 0.03, 0.81),
-    (64, 128, 256, True, (2, 1), 2, 1): PersistentTimes(0.448, 2.59, 0.31),
-    (64, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.298, 0.67, 1.40),
-    (64, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.512, 0.14, 0.08),
-    (64, 256, 128, True, (1, 1), 2, 1): PersistentTimes(0.506, 0.03, 0.89),
-    (64, 256, 128, True, (2, 1), 2, 1): PersistentTimes(0.444, 0.20, 0.92),
-    (128, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.199, 0.03, 0.37),
-    (128, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.199, 1.71, 0.79),
-    (128, 80, 128, True, (2, 1), 2, 1): PersistentTimes(0.258, 1.15, 3.17),
-    (128, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.301, 1.93, 0.05),
-    (128, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.383, 0.67, 0.23),
-    (128, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.335, 0.64, 1.43),
-    (128, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.393, 0.60, 1.00),
-    (128, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.383, 0.03, 3.20),
-    (128, 128, 256, False, (1, 1), 2, 1): PersistentTimes(0.767, 0.52, 0.96),
-    (128, 144, 128, True, (1, 1), 2, 1): PersistentTimes(0.372, 0.66, 3.25),
+    (64, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.279, 0.12, 0.10),
+    (64, 128, 128, True, (1, 1), 2, 2): PersistentTimes(0.418, 0.07, 0.07),
+    (64, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.153, 0.25, 3.58),
+    (64, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.264, 0.17, 0.90),
+    (64, 128, 256, False, (1, 1), 1, 1): PersistentTimes(0.555, 0.54, 0.08),
+    (64, 128, 256, False, (1, 1), 1, 2): PersistentTimes(0.269, 5.35, 1.72),
+    (64, 128, 256, True, (1, 1), 2, 1): PersistentTimes(0.488, 1.00, 0.05),
+    (64, 128, 256, True, (2, 1), 2, 1): PersistentTimes(0.477, 0.10, 3.05),
+    (64, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.295, 0.03, 2.42),
+    (64, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.499, 0.33, 0.05),
+    (64, 256, 128, True, (1, 1), 2, 1): PersistentTimes(0.548, 0.22, 1.69),
+    (64, 256, 128, True, (2, 1), 2, 1): PersistentTimes(0.443, 0.23, 0.06),
+    (128, 48, 128, False, (1, 1), 2, 2): PersistentTimes(0.174, 0.11, 2.38),
+    (128, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.154, 1.77, 0.05),
+    (128, 64, 128, False, (1, 1), 1, 2): PersistentTimes(0.135, 2.51, 1.12),
+    (128, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.194, 3.06, 0.14),
+    (128, 80, 128, False, (1, 1), 2, 2): PersistentTimes(0.190, 0.03, 5.08),
+    (128, 80, 128, True, (2, 1), 2, 1): PersistentTimes(0.297, 0.57, 0.05),
+    (128, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.326, 0.17, 0.38),
+    (128, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.396, 0.27, 0.27),
+    (128, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.333, 0.73, 0.05),
+    (128, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.365, 0.61, 2.04),
+    (128, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.312, 3.20, 2.47),
+    (128, 128, 256, False, (1, 1), 2, 1): PersistentTimes(0.724, 1.83, 0.44),
+    (128, 144, 128, True, (1, 1), 2, 1): PersistentTimes(0.350, 1.82, 1.42),
     (128, 192, 128, False, (1, 1), 2, 1): PersistentTimes(0.499, 0.30, 1.90),
-    (128, 192, 128, True, (1, 1), 1, 1): PersistentTimes(0.478, 0.49, 6.63),
-    (128, 192, 128, True, (1, 1), 2, 1): PersistentTimes(0.522, 0.26, 3.01),
-    (128, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.658, 0.20, 0.36),
-    (128, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.817, 0.89, 1.16),
-    (128, 256, 128, False, (2, 1), 2, 1): PersistentTimes(0.721, 0.69, 3.94),
-    (192, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.058, 2.54, 0.77),
-    (192, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.268, 2.07, 0.08),
-    (192, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.447, 1.86, 0.85),
-    (192, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.552, 0.31, 3.79),
-    (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.829, 0.09, 1.75),
+    (128, 192, 128, True, (1, 1), 1, 1): PersistentTimes(0.474, 0.70, 7.10),
+    (128, 192, 128, True, (1, 1), 2, 1): PersistentTimes(0.523, 0.46, 2.96),
+    (128, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.653, 0.52, 0.36),
+    (128, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.748, 0.55, 1.74),
+    (128, 256, 128, False, (2, 1), 2, 1): PersistentTimes(0.708, 3.90, 0.15),
+    (192, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.177, 0.13, 4.52),
+    (192, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.285, 0.72, 4.14),
+    (192, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.450, 1.40, 0.05),
+    (192, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.534, 1.37, 2.15),
+    (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.787, 0.05, 2.38),
 }
 # Operands swapped, with an epilogue through staged pieces: tile along N, along M, and so on.
 SWAPPED: dict[Row, PersistentTimes] = {
-    (64, 16, 256, True, (1, 1), 1, 2): PersistentTimes(0.046, 1.63, 0.05),
-    (64, 16, 512, True, (1, 1), 1, 1): PersistentTimes(0.362, 2.81, 0.06),
-    (64, 32, 256, True, (1, 1), 1, 1): PersistentTimes(0.017, 4.25, 0.38),
-    (64, 32, 256, True, (1, 1), 1, 2): PersistentTimes(0.304, 0.31, 0.14),
-    (64, 48, 256, True, (1, 1), 1, 1): PersistentTimes(0.176, 0.87, 1.42),
-    (64, 80, 256, True, (2, 1), 1, 1): PersistentTimes(0.111, 0.05, 1.99),
-    (64, 112, 256, True, (1, 1), 1, 1): PersistentTimes(0.027, 0.73, 0.11),
-    (128, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.211, 0.28, 0.07),
-    (128, 80, 128, True, (2, 1), 1, 1): PersistentTimes(0.037, 0.12, 2.08),
-    (192, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.017, 0.04, 2.03),
+    (64, 16, 256, True, (1, 1), 1, 2): PersistentTimes(0.075, 0.52, 0.06),
+    (64, 16, 512, True, (1, 1), 1, 1): PersistentTimes(0.067, 0.03, 0.05),
+    (64, 32, 256, True, (1, 1), 1, 1): PersistentTimes(0.170, 0.32, 0.10),
+    (64, 32, 256, True, (1, 1), 1, 2): PersistentTimes(0.071, 2.16, 0.83),
+    (64, 48, 256, True, (1, 1), 1, 1): PersistentTimes(0.132, 5.00, 0.10),
+    (64, 80, 256, True, (2, 1), 1, 1): PersistentTimes(0.211, 4.82, 0.36),
+    (64, 96, 128, False, (1, 1), 1, 2): PersistentTimes(0.101, 0.69, 2.31),
+    (64, 112, 256, True, (1, 1), 1, 1): PersistentTimes(0.368, 0.40, 0.07),
+    (128, 48, 128, False, (1, 1), 1, 2): PersistentTimes(0.143, 0.07, 1.14),
+    (128, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.181, 1.76, 0.05),
+    (128, 80, 128, True, (2, 1), 1, 1): PersistentTimes(0.222, 3.69, 0.05),
+    (192, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.152, 0.03, 5.79),
 }
 # Sums of 8-bit floats, promoted every 256 positions of K (19 problems from 16 x 4096 x 4096 to 8192^3).
 PROMOTED: dict[Row, PersistentTimes] = {
 }
 # fmt: on
 # 3000^3, with rows of 6000 bytes: 48 KB a microsecond to each of 132 SMs in every configuration; 1000^3, 64 CTAs: 77.
-COPIES = Copies(sm_bytes_per_us=140e3, chip_bytes_per_us=14.5e6, shifted_sm=1.2, shifted_chip=1.6)
+COPIES = Copies(sm_bytes_per_us=189e3, chip_bytes_per_us=8.32e6, shifted_sm=1.2, shifted_chip=1.6, shared=0.22)
 # Groups of 1 beside groups of 8 at 8192 x 8192 x 512: two outputs 3 to 5 % faster, two outputs and C 3.4, one output 1
 # to 2 % faster or slower.
-TRAFFIC = Traffic(5.0, 5.0, 1.0, COPIES, launch_us=0.8, sustained_per_us=7.3e8, in_rows=0.75)
+TRAFFIC = Traffic(4.7, 5.0, 1.0, COPIES, launch_us=0.27, sustained_per_us=7.3e8, in_rows=0.75, sm_bytes_per_us=36.2e3)
 # 8192 x 14336 x 4096 with C and two outputs: 1488 us with three stages of 128 bytes, 1435 with four and tiles of 128 x
 # 128, 1373 with four and 128 x 192.
 _SHALLOW, _SHALLOW_BYTES = 1.08, 512
@@ -112,12 +118,11 @@ _UNBUFFERED = 1.4
 _OFTEN, _PROMOTED, _PROMOTED_PINGPONG = 1.05, 1.2, 1.6
 """How much longer a K tile takes: promoted every 128 positions of K beside 256; and promoted at all, in configurations
 that stand in ``MEASURED`` alone, by mode."""
-_USUAL_GROUP, _USUAL_AT_ONCE = 8, 1
-_OTHER_GROUPS = 1.002
+_USUAL_GROUP, _OTHER_GROUPS = 8, 1.002
 """Where nothing else tells groups apart, those of 8, but 1 where all tiles are worked on at once and operands are
-little: 1 % faster at 768^3, 1000^3 and 1024^3. Beyond that, CTAs that read the same tile of B must be neighbours:
-groups of 1 cost 1 to 4 % at 512 x 512 x 8192, 10 to 17 at 128 x 4096 x 4096, 15 at 256 x 8192 x 8192, 50 at 384 x 2048
-x 8192."""
+little: 1 % faster at 768^3, 1000^3 and 1024^3; and where outputs are more than the cache, operands less: 1 to 2 % at
+8192 x 8192 x 512 and 6144 x 6144 x 128. Else CTAs that read the same tile of B must be neighbours: groups of 1 cost 1
+to 4 % at 512 x 512 x 8192, 10 to 17 at 128 x 4096 x 4096, 15 at 256 x 8192 x 8192, 50 at 384 x 2048 x 8192."""
 _LITTLE_BYTES = 8e6
 _PAIR_AREA, _THIN_BYTES, _LONG_BYTES, _THIN_PAIRS = 64 * 128, 128, 8192, 1.2
 """Pairs of small tiles with K tiles of 128 bytes and long rows, where no operands of the epilogue take the room that
@@ -145,9 +150,11 @@ def estimate_us(
         work = work._replace(m=work.n, n=work.m, shifted=(work.shifted[1], work.shifted[0]))
     tiles, slots = counted = tiles_and_slots(work, ours, target)
     at_once, little = tiles <= slots, work.operand_bytes <= _LITTLE_BYTES
-    usual = _USUAL_AT_ONCE if at_once and little else _USUAL_GROUP
+    cached = work.operand_bytes <= cache_bytes(target.cc)
+    in_rows = cached and work.batches * work.m * work.n * work.stored_bytes > cache_bytes(target.cc)
+    usual = 1 if (at_once and little) or in_rows else _USUAL_GROUP
     found = persistent_us(work, ours, target, counted) * (1.0 if group == usual else _OTHER_GROUPS)
-    streams = at_once and work.operand_bytes > cache_bytes(target.cc)
+    streams = at_once and not cached
     return found * (_streaming(config, work) if streams else 1.0)
 
 

@@ -49,10 +49,11 @@ def product_factor(k: int, *, float8: bool = False) -> float:
     and K = 64, 1024 and 16384 (the factor is 6, 12 and 36): float16 and bfloat16 3.0, 7.6, 22.7; TF32 4.4, 11.5, 35.9.
 
     Of products of 8-bit floats, Hopper's tensor cores keep 14 bits beside the largest term. Kernels are to add their
-    sums in float32 every 128 positions of K; then the errors of these sums are independent, and beside ``|A| |B|`` they
-    shrink as the square root of K grows. The largest of 512 x 768 results on an H200, normal data, and K = 128, 1024
-    and 8192 (the factor is 8199, 2908 and 1051): 4308, 789, 192, as of torch._scaled_mm; its fast mode, one sum over
-    all of K, is off by 4308, 6261, 8658.
+    sums in float32 every 128 positions of K (256 in long sums that end in 16 bits or fewer); then the errors of these
+    sums are independent, and beside ``|A| |B|`` they shrink as the square root of K grows. The largest of 512 x 768
+    results on an H200, normal data, and K = 128, 1024, 2048 and 8192 (the factor is 8199, 2908, 2063 and 1051): 4822,
+    822, 483, 193 every 128, as of torch._scaled_mm; 858 and 371 every 256; torch's fast mode, one sum over all of K,
+    is off by 4822, 6463, 6958, 8714.
     """
     least = 4.0 + math.sqrt(k) / 4.0
     return least + 8192.0 * math.sqrt(128.0 / max(k, 128)) if float8 else least

@@ -12,7 +12,7 @@ pytest.importorskip("cutlass")
 import epifuse as ops
 from epifuse import dtypes
 from epifuse_cutedsl.configs.sm90 import Tail, configurations
-from epifuse_cutedsl.configs.sm90_products import KINDS, MOST_ACCUMULATORS, part_of
+from epifuse_cutedsl.configs.sm90_products import KINDS, MOST_ACCUMULATORS, PROMOTED_STEPS, part_of
 from epifuse_cutedsl.operators_sm90 import Sm90GemmOperator
 
 TILES = (
@@ -81,7 +81,9 @@ def test_promoted_sums_in_other_tiles(hopper, mode, tile, cluster, split, k_byte
 @pytest.mark.parametrize(("mode", "tile", "cluster", "split", "k_bytes"), [PROMOTED[i] for i in (0, 1, 2, 4, 6, 7)])
 def test_long_sums_promoted_half_as_often(hopper, mode, tile, cluster, split, k_bytes, k):
     """Two K tiles at a time, and one more where their number is odd; two CTAs share an odd number."""
-    args = arguments(hopper, (E4M3, E4M3, "float32"), (tile[0] + 8, tile[1] + 3, k))
+    m, n = tile[0] + 8, tile[1] + 3
+    args = arguments(hopper, (E4M3, E4M3, "float32"), (m, n, k), bias=hopper.integers(n), D=hopper.nothing(m, n))
+    assert KINDS[E4M3, E4M3, "float32"].interval(args) == 2 * PROMOTED_STEPS
     where = {"cluster": cluster, "split": split, "k_bytes": k_bytes, "sm_count": max(cluster, split)}
     hopper.run(args, mode, tile, seed=k, **where)
 
@@ -156,10 +158,14 @@ def test_tf32_is_rounded_to_nearest_and_only_where_torch_allows_it(hopper, preci
     assert not any(isinstance(op, Sm90GemmOperator) for op in ops.get_operators(args, target_sm="90a"))
 
 
-@pytest.mark.parametrize(("k", "positions"), [(256, 128), (2047, 128), (2048, 256)])
-def test_a_promoted_sum_keeps_what_one_long_sum_in_the_tensor_cores_would_not(hopper, k, positions):
+@pytest.mark.parametrize(
+    ("k", "dtype", "positions"),
+    [(256, torch.bfloat16, 128), (2047, torch.float16, 128), (2048, torch.float32, 128), (2048, torch.bfloat16, 256)],
+)
+def test_a_promoted_sum_keeps_what_one_long_sum_in_the_tensor_cores_would_not(hopper, k, dtype, positions):
     """So many positions of K are a group of their own, however long a K tile is: PTX adds in float32 after each."""
-    args = arguments(hopper, (E4M3, E4M3, "float32"), (64, 128, k))
+    out = {"bias": hopper.integers(128), "D": hopper.nothing(64, 128, dtype=dtype)}
+    args = arguments(hopper, (E4M3, E4M3, "float32"), (64, 128, k), **out)
     kinds = (("pingpong", (64, 128), 128), ("pingpong", (64, 64), 512), ("cooperative", (128, 128), 128))
     for mode, tile, k_bytes in kinds:
         with ops.emulator.device("90a"):

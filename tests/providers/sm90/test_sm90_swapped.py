@@ -17,17 +17,20 @@ CONFIGS = [
     ((64, 32), 1, 1, 256),
     ((64, 32), 1, 2, 256),
     ((64, 48), 1, 1, 256),
+    ((64, 96), 1, 2, 128),
     ((64, 80), 2, 1, 256),
     ((64, 112), 1, 1, 256),
     ((128, 48), 1, 1, 128),
     ((128, 80), 2, 1, 128),
     ((192, 48), 1, 1, 128),
+    ((128, 48), 1, 2, 128),
 ]
 
 
 def run(hopper, args, config, seed=0):
     tile, cluster, split, k_bytes = config
-    operator = hopper.run(args, "pingpong", tile, 8, None, cluster, split, k_bytes, seed, sm_count=3, swapped=True)
+    mode = "cooperative" if split > 1 and k_bytes == 128 else "pingpong"
+    operator = hopper.run(args, mode, tile, 8, None, cluster, split, k_bytes, seed, sm_count=3, swapped=True)
     assert operator.config.swapped
     return operator
 
@@ -35,6 +38,7 @@ def run(hopper, args, config, seed=0):
 def test_every_such_tile_is_tested():
     configs = [config for side in "mn" for config in configurations(90, swapped=side)]
     assert {((c.tile_m, c.tile_n), c.cluster, c.split, c.tile_k * 2) for c in configs} == set(CONFIGS)
+    assert all(c.pingpong == (c.split == 1 or c.tile_k * 2 > 128) for c in configs)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
@@ -88,11 +92,11 @@ def test_gated_pairs(hopper):
 @pytest.mark.parametrize("batches", [0, 3])
 @pytest.mark.parametrize("share_b", [False, True])
 def test_batches(hopper, batches, share_b):
-    run(hopper, hopper.arguments((100, 30, 72), batches=batches, share_b=share_b), CONFIGS[8])
+    run(hopper, hopper.arguments((100, 30, 72), batches=batches, share_b=share_b), CONFIGS[9])
 
 
 def test_no_k(hopper):
-    run(hopper, hopper.arguments((100, 30, 0)), CONFIGS[5])
+    run(hopper, hopper.arguments((100, 30, 0)), CONFIGS[6])
 
 
 def test_copied_operands(hopper):

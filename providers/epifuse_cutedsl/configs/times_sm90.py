@@ -33,81 +33,122 @@ Row = tuple[int, int, int, bool, tuple[int, int], int, int]
 # takes as long, and the rows serve them as well.
 # fmt: off
 MEASURED: dict[Row, PersistentTimes] = {
-    (64, 48, 256, True, (1, 1), 2, 1): PersistentTimes(0.105, 1.32, 0.45),
-    (64, 48, 256, True, (1, 1), 2, 2): PersistentTimes(0.279, 0.06, 0.11),
-    (64, 64, 128, True, (1, 1), 1, 1): PersistentTimes(0.067, 0.53, 4.72),
-    (64, 64, 128, True, (1, 1), 1, 2): PersistentTimes(0.196, 0.03, 0.15),
-    (64, 64, 256, True, (1, 1), 1, 1): PersistentTimes(0.163, 0.38, 0.81),
-    (64, 64, 256, True, (1, 1), 1, 2): PersistentTimes(0.149, 0.54, 1.82),
-    (64, 64, 512, True, (1, 1), 1, 1): PersistentTimes(0.913, 0.17, 0.06),
-    (64, 80, 256, True, (1, 1), 2, 2): PersistentTimes(0.206, 0.78, 3.66),
-    (64, 80, 256, True, (2, 1), 2, 1): PersistentTimes(0.390, 0.03, 4.19),
-    (64, 96, 128, False, (1, 1), 2, 2): PersistentTimes(0.268, 0.35, 0.37),
-    (64, 96, 256, True, (1, 1), 2, 1): PersistentTimes(0.222, 0.17, 2.38),
-    (64, 112, 256, True, (1, 1), 2, 1): PersistentTimes(0.432, 0.18, 1.50),
-    (64, 128, 128, False, (1, 1), 1, 2): PersistentTimes(0.135, 2.49, 0.84),
+    (64, 48, 256, True, (1, 1), 2, 1): PersistentTimes(0.267, 0.24, 0.54),
+    (64, 48, 256, True, (1, 1), 2, 2): PersistentTimes(0.283, 0.03, 0.80),
+    (64, 64, 128, True, (1, 1), 1, 1): PersistentTimes(0.170, 0.35, 0.22),
+    (64, 64, 128, True, (1, 1), 1, 2): PersistentTimes(0.183, 0.09, 0.83),
+    (64, 64, 256, True, (1, 1), 1, 1): PersistentTimes(0.202, 0.31, 0.56),
+    (64, 64, 256, True, (1, 1), 1, 2): PersistentTimes(0.135, 0.03, 2.81),
+    (64, 64, 512, True, (1, 1), 1, 1): PersistentTimes(0.703, 0.27, 0.22),
+    (64, 80, 256, True, (1, 1), 2, 2): PersistentTimes(0.471, 0.08, 1.18),
+    (64, 80, 256, True, (2, 1), 2, 1): PersistentTimes(0.218, 2.47, 3.64),
+    (64, 96, 128, False, (1, 1), 2, 2): PersistentTimes(0.156, 1.84, 1.31),
+    (64, 96, 256, True, (1, 1), 2, 1): PersistentTimes(0.245, 1.47, 1.10),
+    (64, 112, 256, True, (1, 1), 2, 1): PersistentTimes(0.236, 2.34, 0.46),
+    (64, 128, 128, False, (1, 1), 1, 2): PersistentTimes(0.135, 3.06, 0.26),
     (64, 128, 128, False, (1, 1), 1, 4): PersistentTimes(0.371, 101.49, 20.19),
-    (64, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.279, 0.12, 0.10),
-    (64, 128, 128, True, (1, 1), 2, 2): PersistentTimes(0.418, 0.07, 0.07),
-    (64, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.153, 0.25, 3.58),
-    (64, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.264, 0.17, 0.90),
-    (64, 128, 256, False, (1, 1), 1, 1): PersistentTimes(0.555, 0.54, 0.08),
-    (64, 128, 256, False, (1, 1), 1, 2): PersistentTimes(0.269, 5.35, 1.72),
-    (64, 128, 256, True, (1, 1), 2, 1): PersistentTimes(0.488, 1.00, 0.05),
-    (64, 128, 256, True, (2, 1), 2, 1): PersistentTimes(0.477, 0.10, 3.05),
-    (64, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.295, 0.03, 2.42),
-    (64, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.499, 0.33, 0.05),
-    (64, 256, 128, True, (1, 1), 2, 1): PersistentTimes(0.548, 0.22, 1.69),
-    (64, 256, 128, True, (2, 1), 2, 1): PersistentTimes(0.443, 0.23, 0.06),
-    (128, 48, 128, False, (1, 1), 2, 2): PersistentTimes(0.174, 0.11, 2.38),
-    (128, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.154, 1.77, 0.05),
-    (128, 64, 128, False, (1, 1), 1, 2): PersistentTimes(0.135, 2.51, 1.12),
-    (128, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.194, 3.06, 0.14),
-    (128, 80, 128, False, (1, 1), 2, 2): PersistentTimes(0.190, 0.03, 5.08),
-    (128, 80, 128, True, (2, 1), 2, 1): PersistentTimes(0.297, 0.57, 0.05),
-    (128, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.326, 0.17, 0.38),
-    (128, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.396, 0.27, 0.27),
-    (128, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.333, 0.73, 0.05),
-    (128, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.365, 0.61, 2.04),
-    (128, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.312, 3.20, 2.47),
-    (128, 128, 256, False, (1, 1), 2, 1): PersistentTimes(0.724, 1.83, 0.44),
-    (128, 144, 128, True, (1, 1), 2, 1): PersistentTimes(0.350, 1.82, 1.42),
+    (64, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.267, 0.24, 0.06),
+    (64, 128, 128, True, (1, 1), 2, 2): PersistentTimes(0.384, 0.04, 0.30),
+    (64, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.172, 0.05, 3.48),
+    (64, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.233, 0.15, 1.32),
+    (64, 128, 256, False, (1, 1), 1, 1): PersistentTimes(0.500, 0.26, 1.46),
+    (64, 128, 256, False, (1, 1), 1, 2): PersistentTimes(0.743, 0.13, 0.19),
+    (64, 128, 256, True, (1, 1), 2, 1): PersistentTimes(0.491, 0.03, 0.83),
+    (64, 128, 256, True, (2, 1), 2, 1): PersistentTimes(0.496, 0.46, 0.96),
+    (64, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.303, 0.19, 1.78),
+    (64, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.381, 0.31, 0.79),
+    (64, 256, 128, True, (1, 1), 2, 1): PersistentTimes(0.428, 0.17, 1.51),
+    (64, 256, 128, True, (2, 1), 2, 1): PersistentTimes(0.428, 0.40, 0.13),
+    (128, 48, 128, False, (1, 1), 2, 2): PersistentTimes(0.168, 1.03, 1.51),
+    (128, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.186, 0.07, 0.66),
+    (128, 64, 128, False, (1, 1), 1, 2): PersistentTimes(0.140, 1.81, 1.43),
+    (128, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.190, 3.27, 0.13),
+    (128, 80, 128, False, (1, 1), 2, 2): PersistentTimes(0.179, 0.79, 3.92),
+    (128, 80, 128, True, (2, 1), 2, 1): PersistentTimes(0.267, 2.99, 0.44),
+    (128, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.320, 0.78, 0.05),
+    (128, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.378, 0.36, 0.39),
+    (128, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.335, 0.66, 0.17),
+    (128, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.370, 0.78, 0.07),
+    (128, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.314, 3.15, 3.60),
+    (128, 128, 256, False, (1, 1), 2, 1): PersistentTimes(0.809, 0.41, 0.25),
+    (128, 144, 128, True, (1, 1), 2, 1): PersistentTimes(0.357, 1.38, 0.92),
     (128, 192, 128, False, (1, 1), 2, 1): PersistentTimes(0.499, 0.30, 1.90),
-    (128, 192, 128, True, (1, 1), 1, 1): PersistentTimes(0.474, 0.70, 7.10),
-    (128, 192, 128, True, (1, 1), 2, 1): PersistentTimes(0.523, 0.46, 2.96),
-    (128, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.653, 0.52, 0.36),
-    (128, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.748, 0.55, 1.74),
-    (128, 256, 128, False, (2, 1), 2, 1): PersistentTimes(0.708, 3.90, 0.15),
-    (192, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.177, 0.13, 4.52),
-    (192, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.285, 0.72, 4.14),
-    (192, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.450, 1.40, 0.05),
-    (192, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.534, 1.37, 2.15),
-    (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.787, 0.05, 2.38),
+    (128, 192, 128, True, (1, 1), 1, 1): PersistentTimes(0.485, 0.03, 10.14),
+    (128, 192, 128, True, (1, 1), 2, 1): PersistentTimes(0.502, 0.64, 2.81),
+    (128, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.585, 0.05, 3.33),
+    (128, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.743, 0.06, 2.38),
+    (128, 256, 128, False, (2, 1), 2, 1): PersistentTimes(0.759, 0.97, 1.03),
+    (192, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.277, 0.03, 0.82),
+    (192, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.322, 0.05, 2.51),
+    (192, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.438, 1.85, 0.45),
+    (192, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.537, 1.21, 1.91),
+    (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.761, 0.63, 0.94),
 }
 # Operands swapped, with an epilogue through staged pieces: tile along N, along M, and so on.
 SWAPPED: dict[Row, PersistentTimes] = {
-    (64, 16, 256, True, (1, 1), 1, 2): PersistentTimes(0.075, 0.52, 0.06),
-    (64, 16, 512, True, (1, 1), 1, 1): PersistentTimes(0.067, 0.03, 0.05),
-    (64, 32, 256, True, (1, 1), 1, 1): PersistentTimes(0.170, 0.32, 0.10),
-    (64, 32, 256, True, (1, 1), 1, 2): PersistentTimes(0.071, 2.16, 0.83),
-    (64, 48, 256, True, (1, 1), 1, 1): PersistentTimes(0.132, 5.00, 0.10),
-    (64, 80, 256, True, (2, 1), 1, 1): PersistentTimes(0.211, 4.82, 0.36),
-    (64, 96, 128, False, (1, 1), 1, 2): PersistentTimes(0.101, 0.69, 2.31),
-    (64, 112, 256, True, (1, 1), 1, 1): PersistentTimes(0.368, 0.40, 0.07),
-    (128, 48, 128, False, (1, 1), 1, 2): PersistentTimes(0.143, 0.07, 1.14),
-    (128, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.181, 1.76, 0.05),
-    (128, 80, 128, True, (2, 1), 1, 1): PersistentTimes(0.222, 3.69, 0.05),
-    (192, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.152, 0.03, 5.79),
+    (64, 16, 256, True, (1, 1), 1, 2): PersistentTimes(0.165, 0.82, 0.26),
+    (64, 16, 512, True, (1, 1), 1, 1): PersistentTimes(0.310, 0.04, 0.05),
+    (64, 32, 256, True, (1, 1), 1, 1): PersistentTimes(0.198, 0.03, 0.05),
+    (64, 32, 256, True, (1, 1), 1, 2): PersistentTimes(0.159, 0.64, 2.59),
+    (64, 48, 256, True, (1, 1), 1, 1): PersistentTimes(0.219, 0.03, 0.08),
+    (64, 80, 256, True, (2, 1), 1, 1): PersistentTimes(0.178, 4.47, 0.23),
+    (64, 96, 128, False, (1, 1), 1, 2): PersistentTimes(0.133, 2.93, 0.11),
+    (64, 112, 256, True, (1, 1), 1, 1): PersistentTimes(0.325, 1.62, 0.80),
+    (128, 48, 128, False, (1, 1), 1, 2): PersistentTimes(0.158, 0.07, 1.23),
+    (128, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.206, 0.19, 0.12),
+    (128, 80, 128, True, (2, 1), 1, 1): PersistentTimes(0.219, 0.03, 2.23),
+    (192, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.163, 0.96, 5.70),
 }
-# Sums of 8-bit floats, promoted every 256 positions of K (19 problems from 16 x 4096 x 4096 to 8192^3).
+# Sums of 8-bit floats, promoted every 256 positions of K: 40 problems from 16 x 4096 x 4096 to 8192^3, on two H200s.
 PROMOTED: dict[Row, PersistentTimes] = {
+    (64, 48, 256, True, (1, 1), 2, 1): PersistentTimes(0.104, 1.83, 0.48),
+    (64, 48, 256, True, (1, 1), 2, 2): PersistentTimes(0.122, 0.03, 3.38),
+    (64, 64, 128, True, (1, 1), 1, 1): PersistentTimes(0.112, 0.03, 2.83),
+    (64, 64, 128, True, (1, 1), 1, 2): PersistentTimes(0.279, 0.48, 0.19),
+    (64, 64, 256, True, (1, 1), 1, 1): PersistentTimes(0.285, 0.85, 0.46),
+    (64, 64, 256, True, (1, 1), 1, 2): PersistentTimes(0.181, 0.11, 3.01),
+    (64, 64, 512, True, (1, 1), 1, 1): PersistentTimes(0.560, 0.11, 0.13),
+    (64, 80, 256, True, (1, 1), 2, 2): PersistentTimes(0.175, 0.43, 3.12),
+    (64, 80, 256, True, (2, 1), 2, 1): PersistentTimes(0.420, 0.20, 0.67),
+    (64, 96, 256, True, (1, 1), 2, 1): PersistentTimes(0.210, 0.08, 2.42),
+    (64, 112, 256, True, (1, 1), 2, 1): PersistentTimes(0.505, 0.11, 0.05),
+    (64, 128, 128, False, (1, 1), 1, 2): PersistentTimes(0.161, 4.32, 1.03),
+    (64, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.299, 0.33, 0.25),
+    (64, 128, 128, True, (1, 1), 2, 2): PersistentTimes(0.470, 0.79, 0.57),
+    (64, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.241, 0.16, 1.85),
+    (64, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.213, 0.03, 1.70),
+    (64, 128, 256, False, (1, 1), 1, 1): PersistentTimes(0.353, 0.06, 0.10),
+    (64, 128, 256, False, (1, 1), 1, 2): PersistentTimes(0.324, 3.62, 0.51),
+    (64, 128, 256, True, (1, 1), 2, 1): PersistentTimes(0.512, 0.04, 0.75),
+    (64, 128, 256, True, (2, 1), 2, 1): PersistentTimes(0.525, 0.11, 1.37),
+    (64, 192, 128, True, (1, 1), 2, 1): PersistentTimes(0.208, 0.22, 3.51),
+    (64, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.384, 0.03, 0.53),
+    (64, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.406, 0.03, 0.96),
+    (64, 256, 128, True, (1, 1), 2, 1): PersistentTimes(0.421, 1.22, 0.28),
+    (64, 256, 128, True, (2, 1), 2, 1): PersistentTimes(0.517, 0.37, 1.75),
+    (128, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.228, 0.29, 1.24),
+    (128, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.259, 0.55, 0.10),
+    (128, 80, 128, True, (2, 1), 2, 1): PersistentTimes(0.297, 0.55, 0.05),
+    (128, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.430, 0.03, 0.52),
+    (128, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.303, 0.84, 0.19),
+    (128, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.460, 0.03, 5.38),
+    (128, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.456, 0.03, 1.67),
+    (128, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.389, 2.26, 0.19),
+    (128, 128, 256, False, (1, 1), 2, 1): PersistentTimes(0.605, 0.63, 0.20),
+    (128, 192, 128, False, (1, 1), 2, 1): PersistentTimes(0.433, 0.06, 0.83),
+    (128, 192, 128, False, (2, 1), 2, 1): PersistentTimes(0.526, 0.12, 1.62),
+    (128, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.883, 0.12, 0.25),
+    (128, 256, 128, False, (2, 1), 2, 1): PersistentTimes(0.862, 0.08, 0.09),
+    (192, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.338, 2.58, 1.31),
+    (192, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.274, 0.67, 6.00),
+    (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.683, 0.10, 0.07),
 }
 # fmt: on
 # 3000^3, with rows of 6000 bytes: 48 KB a microsecond to each of 132 SMs in every configuration; 1000^3, 64 CTAs: 77.
-COPIES = Copies(sm_bytes_per_us=189e3, chip_bytes_per_us=8.32e6, shifted_sm=1.2, shifted_chip=1.6, shared=0.22)
+COPIES = Copies(sm_bytes_per_us=205e3, chip_bytes_per_us=8.22e6, shifted_sm=1.2, shifted_chip=1.6, shared=0.22)
 # Groups of 1 beside groups of 8 at 8192 x 8192 x 512: two outputs 3 to 5 % faster, two outputs and C 3.4, one output 1
 # to 2 % faster or slower.
-TRAFFIC = Traffic(4.7, 5.0, 1.0, COPIES, launch_us=0.27, sustained_per_us=7.3e8, in_rows=0.75, sm_bytes_per_us=36.2e3)
+TRAFFIC = Traffic(4.7, 5.0, 1.0, COPIES, launch_us=0.30, sustained_per_us=7.3e8, in_rows=0.75, sm_bytes_per_us=36.9e3)
 # 8192 x 14336 x 4096 with C and two outputs: 1488 us with three stages of 128 bytes, 1435 with four and tiles of 128 x
 # 128, 1373 with four and 128 x 192.
 _SHALLOW, _SHALLOW_BYTES = 1.08, 512
@@ -115,14 +156,15 @@ _LOADING, _LOADING_AREA = 1.003, 128 * 128
 _UNBUFFERED = 1.4
 """An epilogue that cannot load a piece's operands while it works on the one before: 172 us instead of 157 at 8192 x
 8192 x 512."""
-_OFTEN, _PROMOTED, _PROMOTED_PINGPONG = 1.05, 1.2, 1.6
+_OFTEN, _PROMOTED, _PROMOTED_PINGPONG = 1.24, 1.49, 1.33
 """How much longer a K tile takes: promoted every 128 positions of K beside 256; and promoted at all, in configurations
 that stand in ``MEASURED`` alone, by mode."""
 _USUAL_GROUP, _OTHER_GROUPS = 8, 1.002
 """Where nothing else tells groups apart, those of 8, but 1 where all tiles are worked on at once and operands are
-little: 1 % faster at 768^3, 1000^3 and 1024^3; and where outputs are more than the cache, operands less: 1 to 2 % at
-8192 x 8192 x 512 and 6144 x 6144 x 128. Else CTAs that read the same tile of B must be neighbours: groups of 1 cost 1
-to 4 % at 512 x 512 x 8192, 10 to 17 at 128 x 4096 x 4096, 15 at 256 x 8192 x 8192, 50 at 384 x 2048 x 8192."""
+little: 1 % faster at 768^3, 1000^3 and 1024^3; and with ping-pong where outputs are more than the cache, operands less:
+1 to 2 % at 8192 x 8192 x 512 and 6144 x 6144 x 128 on two H200s, on another one 1 % slower. Else CTAs that read the
+same tile of B must be neighbours: groups of 1 cost 1 to 4 % at 512 x 512 x 8192, 10 to 17 at 128 x 4096 x 4096, 15 at
+256 x 8192 x 8192, 50 at 384 x 2048 x 8192."""
 _LITTLE_BYTES = 8e6
 _PAIR_AREA, _THIN_BYTES, _LONG_BYTES, _THIN_PAIRS = 64 * 128, 128, 8192, 1.2
 """Pairs of small tiles with K tiles of 128 bytes and long rows, where no operands of the epilogue take the room that
@@ -151,7 +193,7 @@ def estimate_us(
     tiles, slots = counted = tiles_and_slots(work, ours, target)
     at_once, little = tiles <= slots, work.operand_bytes <= _LITTLE_BYTES
     cached = work.operand_bytes <= cache_bytes(target.cc)
-    in_rows = cached and work.batches * work.m * work.n * work.stored_bytes > cache_bytes(target.cc)
+    in_rows = cached and config.pingpong and work.batches * work.m * work.n * work.stored_bytes > cache_bytes(target.cc)
     usual = 1 if (at_once and little) or in_rows else _USUAL_GROUP
     found = persistent_us(work, ours, target, counted) * (1.0 if group == usual else _OTHER_GROUPS)
     streams = at_once and not cached

@@ -215,7 +215,7 @@ class GemmOperator(Operator):
         status = self._status(args, target)
         if not status:
             return status
-        reason = None if _is_empty(args) else self._config_refusal(self.config, args)
+        reason = None if is_empty(args) else self._config_refusal(self.config, args)
         if reason is not None:
             return Status.fail(reason)
         if target is not None and self._smem_bytes(self.config, args) > limit_bytes(target.cc):
@@ -359,9 +359,10 @@ class GemmOperator(Operator):
     ) -> None:
         launch = args.memo.get(self)
         if launch is None or launch.artifact is not compiled_artifact:
-            if compiled_artifact.compiled_obj.kinds != self._kinds(args) and not _is_empty(args):
+            if compiled_artifact.compiled_obj.kinds != self._kinds(args) and not is_empty(args):
                 raise UnsupportedError(
-                    "The artifact was compiled for operands of other kinds: dtypes, alignments or which strides are 1.",
+                    "The artifact was compiled for operands of other kinds: dtypes, alignments, which strides are 1, "
+                    "whether K is 0 or, of 8-bit floats, 2048 or more.",
                     advice="Compile it for these arguments, or pass none: the operator keeps one for each kind.",
                 )
             launch = self.launch_class(self.config, self.group, args, compiled_artifact, self._run_workspace(args))
@@ -374,7 +375,7 @@ def target_of(args: GemmArguments) -> TargetSm | None:
     return target_of_operands(args.A.device)
 
 
-def _is_empty(args: GemmArguments) -> bool:
+def is_empty(args: GemmArguments) -> bool:
     """Whether nothing is launched. Strides and alignments of tensors with nothing in them say nothing of a kernel."""
     m, n, _, batches = args.problem_size
     return not m * n * batches

@@ -31,7 +31,7 @@ from epifuse_cutedsl.configs.sm90_products import KINDS, product_of
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, Box, Boxes, boxes_of
 from epifuse_cutedsl.fuse.facts import KernelFacts, kept_rows
 from epifuse_cutedsl.fuse.params import traits_of, wanted_run
-from epifuse_cutedsl.gemm_operator import GemmConfig, GemmOperator, Kinds, Product, target_of
+from epifuse_cutedsl.gemm_operator import GemmConfig, GemmOperator, Kinds, Product, is_empty, target_of
 from epifuse_cutedsl.provider import MADE_FOR, CuTeDSLProvider
 from epifuse_cutedsl.run_workspace import Copies
 from epifuse_cutedsl.sm90_launch import Sm90Launch, routes
@@ -186,7 +186,8 @@ class Sm90GemmOperator(GemmOperator):
 
     @classmethod
     def _main_kinds(cls, args: GemmArguments) -> tuple[Any, ...]:
-        majors, kind = (route.operand.major for route in routes(args)), KINDS[product_of(args)]
+        kind = KINDS[product_of(args)]
+        majors = ("k", "k") if is_empty(args) else (route.operand.major for route in routes(args))
         return kind, *majors, kind.interval(args), args.problem_size.K == 0
 
     @classmethod

@@ -38,7 +38,7 @@ def measured():
 def test_rows_are_found_again(measured):
     found = fit.samples(measured, TARGET)
     assert {sample.problem for sample in found} == {Problem(*size).name for size in SIZES}
-    key = (128, 128, 128, True, (1, 1), 2, 1)
+    key = (128, 128, 128, False, (1, 1), 2, 1)
     own = [sample for sample in found if sample.key == key]
     assert len(own) >= 2 * len(SIZES)
     row, error = fit.fitted(own, TARGET)

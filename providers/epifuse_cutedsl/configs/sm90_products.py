@@ -14,8 +14,9 @@ from epifuse_cutedsl.tile.operand import INSTRUCTION_K_BYTES
 PROMOTED_STEPS = 4
 """Instructions, 128 positions of K, between two promotions; what that does to errors: ``epifuse.check.measure``."""
 _LONG_K, _FEW_BITS = 2048, 16
-"""From so many positions of K on, where no output has more bits, promotions are half as many: additions keep the tensor
-cores waiting (2 % of 8192 x 8192 x 4096, 6 of 4096^3), and what that loses is less than such outputs are rounded by."""
+"""From so many positions of K on, where no output has more bits and nothing is reduced, promotions are half as many:
+additions keep the tensor cores waiting (2 % of 8192 x 8192 x 4096, 6 of 4096^3), and what that loses is less than such
+outputs are rounded by."""
 MOST_ACCUMULATORS = 192
 """Registers a thread that may hold sums; the other 40 of a consumer hold addresses and the like."""
 _LEAST_PART = 64
@@ -65,8 +66,9 @@ class ProductKind(NamedTuple):
         """Instructions between two promotions; 0 where sums are not promoted."""
         if not self.promoted:
             return 0
-        seldom = args.problem_size.K >= _LONG_K and all(store.dtype.bits <= _FEW_BITS for store in args.plan.stores)
-        return 2 * PROMOTED_STEPS if seldom else PROMOTED_STEPS
+        plan = args.plan
+        few = not plan.reduces and all(store.dtype.bits <= _FEW_BITS for store in plan.stores)
+        return 2 * PROMOTED_STEPS if few and args.problem_size.K >= _LONG_K else PROMOTED_STEPS
 
     @property
     def result(self) -> str:

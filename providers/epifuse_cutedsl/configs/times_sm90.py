@@ -33,122 +33,130 @@ Row = tuple[int, int, int, bool, tuple[int, int], int, int]
 # takes as long, and the rows serve them as well.
 # fmt: off
 MEASURED: dict[Row, PersistentTimes] = {
-    (64, 48, 256, True, (1, 1), 2, 1): PersistentTimes(0.267, 0.24, 0.54),
-    (64, 48, 256, True, (1, 1), 2, 2): PersistentTimes(0.283, 0.03, 0.80),
-    (64, 64, 128, True, (1, 1), 1, 1): PersistentTimes(0.170, 0.35, 0.22),
-    (64, 64, 128, True, (1, 1), 1, 2): PersistentTimes(0.183, 0.09, 0.83),
-    (64, 64, 256, True, (1, 1), 1, 1): PersistentTimes(0.202, 0.31, 0.56),
-    (64, 64, 256, True, (1, 1), 1, 2): PersistentTimes(0.135, 0.03, 2.81),
-    (64, 64, 512, True, (1, 1), 1, 1): PersistentTimes(0.703, 0.27, 0.22),
-    (64, 80, 256, True, (1, 1), 2, 2): PersistentTimes(0.471, 0.08, 1.18),
-    (64, 80, 256, True, (2, 1), 2, 1): PersistentTimes(0.218, 2.47, 3.64),
-    (64, 96, 128, False, (1, 1), 2, 2): PersistentTimes(0.156, 1.84, 1.31),
-    (64, 96, 256, True, (1, 1), 2, 1): PersistentTimes(0.245, 1.47, 1.10),
-    (64, 112, 256, True, (1, 1), 2, 1): PersistentTimes(0.236, 2.34, 0.46),
-    (64, 128, 128, False, (1, 1), 1, 2): PersistentTimes(0.135, 3.06, 0.26),
+    (64, 48, 256, True, (1, 1), 2, 1): PersistentTimes(0.276, 0.75, 0.78),
+    (64, 48, 256, True, (1, 1), 2, 2): PersistentTimes(0.249, 0.03, 1.61),
+    (64, 64, 128, True, (1, 1), 1, 1): PersistentTimes(0.181, 0.62, 0.15),
+    (64, 64, 128, True, (1, 1), 1, 2): PersistentTimes(0.187, 0.03, 1.05),
+    (64, 64, 256, True, (1, 1), 1, 1): PersistentTimes(0.195, 0.94, 0.37),
+    (64, 64, 256, True, (1, 1), 1, 2): PersistentTimes(0.200, 0.05, 2.74),
+    (64, 64, 512, True, (1, 1), 1, 1): PersistentTimes(0.806, 0.34, 0.33),
+    (64, 80, 256, True, (1, 1), 2, 2): PersistentTimes(0.432, 0.07, 1.55),
+    (64, 80, 256, True, (2, 1), 2, 1): PersistentTimes(0.215, 6.00, 0.13),
+    (64, 96, 128, False, (1, 1), 2, 2): PersistentTimes(0.155, 2.06, 1.62),
+    (64, 96, 256, True, (1, 1), 2, 1): PersistentTimes(0.292, 0.03, 2.57),
+    (64, 112, 256, True, (1, 1), 2, 1): PersistentTimes(0.281, 0.94, 1.91),
+    (64, 128, 128, False, (1, 1), 1, 2): PersistentTimes(0.135, 3.16, 0.65),
     (64, 128, 128, False, (1, 1), 1, 4): PersistentTimes(0.371, 101.49, 20.19),
-    (64, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.267, 0.24, 0.06),
-    (64, 128, 128, True, (1, 1), 2, 2): PersistentTimes(0.384, 0.04, 0.30),
-    (64, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.172, 0.05, 3.48),
-    (64, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.233, 0.15, 1.32),
-    (64, 128, 256, False, (1, 1), 1, 1): PersistentTimes(0.500, 0.26, 1.46),
-    (64, 128, 256, False, (1, 1), 1, 2): PersistentTimes(0.743, 0.13, 0.19),
-    (64, 128, 256, True, (1, 1), 2, 1): PersistentTimes(0.491, 0.03, 0.83),
-    (64, 128, 256, True, (2, 1), 2, 1): PersistentTimes(0.496, 0.46, 0.96),
-    (64, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.303, 0.19, 1.78),
-    (64, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.381, 0.31, 0.79),
-    (64, 256, 128, True, (1, 1), 2, 1): PersistentTimes(0.428, 0.17, 1.51),
-    (64, 256, 128, True, (2, 1), 2, 1): PersistentTimes(0.428, 0.40, 0.13),
-    (128, 48, 128, False, (1, 1), 2, 2): PersistentTimes(0.168, 1.03, 1.51),
-    (128, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.186, 0.07, 0.66),
-    (128, 64, 128, False, (1, 1), 1, 2): PersistentTimes(0.140, 1.81, 1.43),
-    (128, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.190, 3.27, 0.13),
-    (128, 80, 128, False, (1, 1), 2, 2): PersistentTimes(0.179, 0.79, 3.92),
-    (128, 80, 128, True, (2, 1), 2, 1): PersistentTimes(0.267, 2.99, 0.44),
-    (128, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.320, 0.78, 0.05),
-    (128, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.378, 0.36, 0.39),
-    (128, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.335, 0.66, 0.17),
-    (128, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.370, 0.78, 0.07),
-    (128, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.314, 3.15, 3.60),
-    (128, 128, 256, False, (1, 1), 2, 1): PersistentTimes(0.809, 0.41, 0.25),
-    (128, 144, 128, True, (1, 1), 2, 1): PersistentTimes(0.357, 1.38, 0.92),
+    (64, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.231, 0.05, 0.84),
+    (64, 128, 128, True, (1, 1), 2, 2): PersistentTimes(0.423, 0.05, 0.18),
+    (64, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.178, 0.32, 2.95),
+    (64, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.239, 1.22, 0.32),
+    (64, 128, 256, False, (1, 1), 1, 1): PersistentTimes(0.719, 0.12, 0.30),
+    (64, 128, 256, False, (1, 1), 1, 2): PersistentTimes(0.730, 0.23, 0.46),
+    (64, 128, 256, True, (1, 1), 2, 1): PersistentTimes(0.455, 0.19, 1.00),
+    (64, 128, 256, True, (2, 1), 2, 1): PersistentTimes(0.402, 2.71, 0.08),
+    (64, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.332, 0.43, 0.73),
+    (64, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.414, 0.39, 0.06),
+    (64, 256, 128, True, (1, 1), 2, 1): PersistentTimes(0.370, 1.09, 0.64),
+    (64, 256, 128, True, (2, 1), 2, 1): PersistentTimes(0.436, 0.03, 0.29),
+    (128, 48, 128, False, (1, 1), 2, 2): PersistentTimes(0.145, 0.83, 3.39),
+    (128, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.188, 0.67, 0.05),
+    (128, 64, 128, False, (1, 1), 1, 2): PersistentTimes(0.141, 2.14, 1.52),
+    (128, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.187, 1.29, 2.37),
+    (128, 80, 128, False, (1, 1), 2, 2): PersistentTimes(0.447, 0.10, 0.26),
+    (128, 80, 128, True, (2, 1), 2, 1): PersistentTimes(0.228, 3.90, 2.78),
+    (128, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.320, 0.95, 0.06),
+    (128, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.361, 1.51, 0.23),
+    (128, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.336, 0.68, 0.23),
+    (128, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.441, 0.16, 0.06),
+    (128, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.325, 3.07, 0.19),
+    (128, 128, 256, False, (1, 1), 2, 1): PersistentTimes(0.809, 0.58, 0.06),
+    (128, 144, 128, True, (1, 1), 2, 1): PersistentTimes(0.370, 0.83, 2.98),
     (128, 192, 128, False, (1, 1), 2, 1): PersistentTimes(0.499, 0.30, 1.90),
-    (128, 192, 128, True, (1, 1), 1, 1): PersistentTimes(0.485, 0.03, 10.14),
-    (128, 192, 128, True, (1, 1), 2, 1): PersistentTimes(0.502, 0.64, 2.81),
-    (128, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.585, 0.05, 3.33),
-    (128, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.743, 0.06, 2.38),
-    (128, 256, 128, False, (2, 1), 2, 1): PersistentTimes(0.759, 0.97, 1.03),
-    (192, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.277, 0.03, 0.82),
-    (192, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.322, 0.05, 2.51),
-    (192, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.438, 1.85, 0.45),
-    (192, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.537, 1.21, 1.91),
-    (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.761, 0.63, 0.94),
+    (128, 192, 128, True, (1, 1), 1, 1): PersistentTimes(0.470, 1.43, 6.82),
+    (128, 192, 128, True, (1, 1), 2, 1): PersistentTimes(0.504, 0.66, 2.82),
+    (128, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.583, 0.10, 3.36),
+    (128, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.656, 0.16, 7.59),
+    (128, 256, 128, False, (2, 1), 2, 1): PersistentTimes(1.117, 1.51, 1.07),
+    (192, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.181, 1.57, 2.83),
+    (192, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.285, 0.09, 5.85),
+    (192, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.447, 2.06, 0.27),
+    (192, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.556, 1.00, 1.62),
+    (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.766, 0.04, 1.40),
 }
 # Operands swapped, with an epilogue through staged pieces: tile along N, along M, and so on.
 SWAPPED: dict[Row, PersistentTimes] = {
-    (64, 16, 256, True, (1, 1), 1, 2): PersistentTimes(0.165, 0.82, 0.26),
-    (64, 16, 512, True, (1, 1), 1, 1): PersistentTimes(0.310, 0.04, 0.05),
-    (64, 32, 256, True, (1, 1), 1, 1): PersistentTimes(0.198, 0.03, 0.05),
-    (64, 32, 256, True, (1, 1), 1, 2): PersistentTimes(0.159, 0.64, 2.59),
-    (64, 48, 256, True, (1, 1), 1, 1): PersistentTimes(0.219, 0.03, 0.08),
-    (64, 80, 256, True, (2, 1), 1, 1): PersistentTimes(0.178, 4.47, 0.23),
-    (64, 96, 128, False, (1, 1), 1, 2): PersistentTimes(0.133, 2.93, 0.11),
-    (64, 112, 256, True, (1, 1), 1, 1): PersistentTimes(0.325, 1.62, 0.80),
-    (128, 48, 128, False, (1, 1), 1, 2): PersistentTimes(0.158, 0.07, 1.23),
-    (128, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.206, 0.19, 0.12),
-    (128, 80, 128, True, (2, 1), 1, 1): PersistentTimes(0.219, 0.03, 2.23),
-    (192, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.163, 0.96, 5.70),
+    (64, 16, 256, True, (1, 1), 1, 2): PersistentTimes(0.060, 0.59, 0.46),
+    (64, 16, 512, True, (1, 1), 1, 1): PersistentTimes(0.322, 0.03, 0.05),
+    (64, 32, 256, True, (1, 1), 1, 1): PersistentTimes(0.213, 0.16, 0.05),
+    (64, 32, 256, True, (1, 1), 1, 2): PersistentTimes(0.187, 2.88, 0.15),
+    (64, 48, 256, True, (1, 1), 1, 1): PersistentTimes(0.102, 0.71, 3.90),
+    (64, 80, 256, True, (2, 1), 1, 1): PersistentTimes(0.171, 7.88, 0.54),
+    (64, 96, 128, False, (1, 1), 1, 2): PersistentTimes(0.101, 2.17, 0.74),
+    (64, 112, 256, True, (1, 1), 1, 1): PersistentTimes(1.438, 0.05, 1.49),
+    (128, 48, 128, False, (1, 1), 1, 2): PersistentTimes(0.138, 0.75, 1.52),
+    (128, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.219, 0.70, 0.08),
+    (128, 80, 128, True, (2, 1), 1, 1): PersistentTimes(0.260, 0.05, 0.95),
+    (192, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.166, 3.22, 3.62),
 }
 # Sums of 8-bit floats, promoted every 256 positions of K: 40 problems from 16 x 4096 x 4096 to 8192^3, on two H200s.
 PROMOTED: dict[Row, PersistentTimes] = {
-    (64, 48, 256, True, (1, 1), 2, 1): PersistentTimes(0.104, 1.83, 0.48),
-    (64, 48, 256, True, (1, 1), 2, 2): PersistentTimes(0.122, 0.03, 3.38),
-    (64, 64, 128, True, (1, 1), 1, 1): PersistentTimes(0.112, 0.03, 2.83),
-    (64, 64, 128, True, (1, 1), 1, 2): PersistentTimes(0.279, 0.48, 0.19),
-    (64, 64, 256, True, (1, 1), 1, 1): PersistentTimes(0.285, 0.85, 0.46),
-    (64, 64, 256, True, (1, 1), 1, 2): PersistentTimes(0.181, 0.11, 3.01),
-    (64, 64, 512, True, (1, 1), 1, 1): PersistentTimes(0.560, 0.11, 0.13),
-    (64, 80, 256, True, (1, 1), 2, 2): PersistentTimes(0.175, 0.43, 3.12),
-    (64, 80, 256, True, (2, 1), 2, 1): PersistentTimes(0.420, 0.20, 0.67),
-    (64, 96, 256, True, (1, 1), 2, 1): PersistentTimes(0.210, 0.08, 2.42),
-    (64, 112, 256, True, (1, 1), 2, 1): PersistentTimes(0.505, 0.11, 0.05),
-    (64, 128, 128, False, (1, 1), 1, 2): PersistentTimes(0.161, 4.32, 1.03),
-    (64, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.299, 0.33, 0.25),
-    (64, 128, 128, True, (1, 1), 2, 2): PersistentTimes(0.470, 0.79, 0.57),
-    (64, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.241, 0.16, 1.85),
-    (64, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.213, 0.03, 1.70),
-    (64, 128, 256, False, (1, 1), 1, 1): PersistentTimes(0.353, 0.06, 0.10),
-    (64, 128, 256, False, (1, 1), 1, 2): PersistentTimes(0.324, 3.62, 0.51),
-    (64, 128, 256, True, (1, 1), 2, 1): PersistentTimes(0.512, 0.04, 0.75),
-    (64, 128, 256, True, (2, 1), 2, 1): PersistentTimes(0.525, 0.11, 1.37),
-    (64, 192, 128, True, (1, 1), 2, 1): PersistentTimes(0.208, 0.22, 3.51),
-    (64, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.384, 0.03, 0.53),
-    (64, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.406, 0.03, 0.96),
-    (64, 256, 128, True, (1, 1), 2, 1): PersistentTimes(0.421, 1.22, 0.28),
-    (64, 256, 128, True, (2, 1), 2, 1): PersistentTimes(0.517, 0.37, 1.75),
-    (128, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.228, 0.29, 1.24),
-    (128, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.259, 0.55, 0.10),
-    (128, 80, 128, True, (2, 1), 2, 1): PersistentTimes(0.297, 0.55, 0.05),
-    (128, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.430, 0.03, 0.52),
-    (128, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.303, 0.84, 0.19),
-    (128, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.460, 0.03, 5.38),
-    (128, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.456, 0.03, 1.67),
-    (128, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.389, 2.26, 0.19),
-    (128, 128, 256, False, (1, 1), 2, 1): PersistentTimes(0.605, 0.63, 0.20),
-    (128, 192, 128, False, (1, 1), 2, 1): PersistentTimes(0.433, 0.06, 0.83),
-    (128, 192, 128, False, (2, 1), 2, 1): PersistentTimes(0.526, 0.12, 1.62),
-    (128, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.883, 0.12, 0.25),
-    (128, 256, 128, False, (2, 1), 2, 1): PersistentTimes(0.862, 0.08, 0.09),
-    (192, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.338, 2.58, 1.31),
-    (192, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.274, 0.67, 6.00),
-    (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.683, 0.10, 0.07),
+    (64, 48, 256, True, (1, 1), 2, 1): PersistentTimes(0.127, 2.58, 0.37),
+    (64, 48, 256, True, (1, 1), 2, 2): PersistentTimes(0.104, 0.03, 2.74),
+    (64, 64, 128, True, (1, 1), 1, 1): PersistentTimes(0.082, 0.03, 2.76),
+    (64, 64, 128, True, (1, 1), 1, 2): PersistentTimes(0.323, 0.27, 0.06),
+    (64, 64, 256, True, (1, 1), 1, 1): PersistentTimes(0.327, 0.84, 0.14),
+    (64, 64, 256, True, (1, 1), 1, 2): PersistentTimes(0.140, 0.08, 4.31),
+    (64, 64, 512, True, (1, 1), 1, 1): PersistentTimes(0.587, 0.20, 0.13),
+    (64, 80, 256, True, (1, 1), 2, 2): PersistentTimes(0.178, 0.44, 3.35),
+    (64, 80, 256, True, (2, 1), 2, 1): PersistentTimes(0.424, 0.14, 0.16),
+    (64, 96, 128, False, (1, 1), 2, 2): PersistentTimes(0.231, 0.25, 1.43),
+    (64, 96, 256, True, (1, 1), 2, 1): PersistentTimes(0.222, 0.66, 2.96),
+    (64, 112, 256, True, (1, 1), 2, 1): PersistentTimes(0.467, 0.05, 0.16),
+    (64, 128, 128, False, (1, 1), 1, 2): PersistentTimes(0.139, 5.71, 0.23),
+    (64, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.247, 0.73, 0.19),
+    (64, 128, 128, True, (1, 1), 2, 2): PersistentTimes(0.530, 0.09, 0.22),
+    (64, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.163, 0.69, 4.48),
+    (64, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.212, 0.08, 1.84),
+    (64, 128, 256, False, (1, 1), 1, 1): PersistentTimes(0.395, 0.12, 0.11),
+    (64, 128, 256, False, (1, 1), 1, 2): PersistentTimes(0.489, 1.58, 1.14),
+    (64, 128, 256, True, (1, 1), 2, 1): PersistentTimes(0.432, 0.29, 0.56),
+    (64, 128, 256, True, (2, 1), 2, 1): PersistentTimes(0.527, 0.18, 0.77),
+    (64, 192, 128, True, (1, 1), 2, 1): PersistentTimes(0.261, 0.18, 3.24),
+    (64, 192, 128, True, (2, 1), 2, 1): PersistentTimes(0.382, 0.09, 0.18),
+    (64, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.384, 0.04, 1.00),
+    (64, 256, 128, True, (1, 1), 2, 1): PersistentTimes(0.368, 1.45, 1.46),
+    (64, 256, 128, True, (2, 1), 2, 1): PersistentTimes(0.467, 0.26, 2.52),
+    (128, 48, 128, False, (1, 1), 2, 2): PersistentTimes(0.172, 0.16, 1.21),
+    (128, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.268, 0.20, 0.95),
+    (128, 64, 128, False, (1, 1), 1, 2): PersistentTimes(0.139, 1.81, 0.76),
+    (128, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.367, 0.24, 0.06),
+    (128, 80, 128, False, (1, 1), 2, 2): PersistentTimes(0.467, 0.08, 0.12),
+    (128, 80, 128, True, (2, 1), 2, 1): PersistentTimes(0.323, 0.73, 0.08),
+    (128, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.431, 0.63, 0.05),
+    (128, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.311, 0.72, 0.06),
+    (128, 128, 128, True, (1, 1), 2, 1): PersistentTimes(0.495, 0.03, 0.91),
+    (128, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.408, 0.05, 1.23),
+    (128, 128, 128, True, (2, 1), 2, 1): PersistentTimes(0.376, 0.77, 0.92),
+    (128, 128, 256, False, (1, 1), 2, 1): PersistentTimes(0.656, 1.23, 0.08),
+    (128, 192, 128, False, (1, 1), 2, 1): PersistentTimes(0.433, 0.14, 0.88),
+    (128, 192, 128, False, (2, 1), 2, 1): PersistentTimes(0.497, 0.40, 0.89),
+    (128, 256, 128, False, (1, 1), 2, 1): PersistentTimes(0.857, 0.03, 0.53),
+    (128, 256, 128, False, (2, 1), 2, 1): PersistentTimes(0.853, 0.07, 0.29),
+    (192, 48, 128, True, (1, 1), 2, 1): PersistentTimes(0.547, 0.97, 0.61),
+    (192, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.275, 0.58, 5.29),
+    (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.684, 0.12, 0.10),
+}
+# The same with operands swapped: 16 x 4096 x 4096 (4.3 us; 5.0 with K tiles of 256 bytes and two CTAs that share K).
+PROMOTED_SWAPPED: dict[Row, PersistentTimes] = {
+    (64, 16, 512, True, (1, 1), 1, 1): PersistentTimes(0.362, 0.20, 0.05),
 }
 # fmt: on
 # 3000^3, with rows of 6000 bytes: 48 KB a microsecond to each of 132 SMs in every configuration; 1000^3, 64 CTAs: 77.
-COPIES = Copies(sm_bytes_per_us=205e3, chip_bytes_per_us=8.22e6, shifted_sm=1.2, shifted_chip=1.6, shared=0.22)
+COPIES = Copies(sm_bytes_per_us=201e3, chip_bytes_per_us=7.96e6, shifted_sm=1.2, shifted_chip=1.6, shared=0.23)
 # Groups of 1 beside groups of 8 at 8192 x 8192 x 512: two outputs 3 to 5 % faster, two outputs and C 3.4, one output 1
 # to 2 % faster or slower.
-TRAFFIC = Traffic(4.7, 5.0, 1.0, COPIES, launch_us=0.30, sustained_per_us=7.3e8, in_rows=0.75, sm_bytes_per_us=36.9e3)
+TRAFFIC = Traffic(4.7, 5.0, 1.0, COPIES, launch_us=0.34, sustained_per_us=7.3e8, in_rows=0.75, sm_bytes_per_us=37.0e3)
 # 8192 x 14336 x 4096 with C and two outputs: 1488 us with three stages of 128 bytes, 1435 with four and tiles of 128 x
 # 128, 1373 with four and 128 x 192.
 _SHALLOW, _SHALLOW_BYTES = 1.08, 512
@@ -156,7 +164,7 @@ _LOADING, _LOADING_AREA = 1.003, 128 * 128
 _UNBUFFERED = 1.4
 """An epilogue that cannot load a piece's operands while it works on the one before: 172 us instead of 157 at 8192 x
 8192 x 512."""
-_OFTEN, _PROMOTED, _PROMOTED_PINGPONG = 1.24, 1.49, 1.33
+_OFTEN, _PROMOTED, _PROMOTED_PINGPONG = 1.41, 1.70, 1.35
 """How much longer a K tile takes: promoted every 128 positions of K beside 256; and promoted at all, in configurations
 that stand in ``MEASURED`` alone, by mode."""
 _USUAL_GROUP, _OTHER_GROUPS = 8, 1.002
@@ -228,9 +236,13 @@ def row_of(config: Sm90Config) -> Row:
 def times_of(config: Sm90Config) -> PersistentTimes:
     """What a configuration takes: its row, slower where sums are promoted."""
     row = adjusted(_row(config), row_of(config), config.stages, config.tail.load_bytes > 0)
-    if config.part is None or (not config.swapped and row_of(config) in PROMOTED):
+    if config.part is None or row_of(config) in _promoted(config):
         return row
     return row._replace(step_us=row.step_us * (_PROMOTED_PINGPONG if config.pingpong else _PROMOTED))
+
+
+def _promoted(config: Sm90Config) -> dict[Row, PersistentTimes]:
+    return PROMOTED_SWAPPED if config.swapped else PROMOTED
 
 
 def adjusted(times: PersistentTimes, row: Row, stages: int, loads: bool) -> PersistentTimes:
@@ -247,8 +259,8 @@ def _row(config: Sm90Config) -> PersistentTimes:
     """A configuration's row; else that of the most similar one, its K tile scaled; else the tensor cores' rate."""
     own = row_of(config)
     found = (SWAPPED if config.swapped else MEASURED).get(own)
-    if config.part is not None and not config.swapped:
-        found = PROMOTED.get(own, found)
+    if config.part is not None:
+        found = _promoted(config).get(own, found)
     if found is not None:
         return found
     tile_m, tile_n, k_bytes, pingpong, cluster, depth, split = own

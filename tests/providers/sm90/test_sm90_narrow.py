@@ -133,3 +133,16 @@ def test_only_a_b_along_k_is_taken(hopper):
                 status = hopper.operator_of(whole, *narrow).supports(args)
                 assert not status
                 assert "B take one that is contiguous along K" in str(status.error)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_an_operator_of_narrow_halves_runs_on_nothing_too(hopper, swapped):
+    """Tensors with nothing in them may have any strides: B along N, of which halves of 48 columns cannot be taken."""
+    operator = hopper.operator_of(hopper.arguments((64, 96, 512)), "cooperative", (64, 96), split=2, swapped=swapped)
+    b = torch.ones(512, 96, dtype=torch.bfloat16)
+    a, d = torch.ones(0, 512, dtype=torch.bfloat16), torch.empty(0, 96)
+    epilogue = ops.EpilogueArguments("def epi(accum, bias): D = relu(accum + bias); return D", bias=torch.ones(96), D=d)
+    args = ops.GemmArguments(a, b, d, torch.float32, epilogue)
+    with ops.emulator.device("90a"):
+        assert operator.supports(args)
+        operator.run(args)

@@ -179,6 +179,38 @@ def test_a_promoted_sum_keeps_what_one_long_sum_in_the_tensor_cores_would_not(ho
         assert ptx.count("add.rn.f32") >= sums * operator.config.part.n // 2
 
 
+def test_whose_outputs_say_how_often_sums_are_promoted(hopper):
+    kind = KINDS[E4M3, E4M3, "float32"]
+
+    def interval(k=4096, text="def epi(accum): D = accum; return D", **outputs):
+        found = outputs or {"D": hopper.nothing(16, 32)}
+        return kind.interval(arguments(hopper, (E4M3, E4M3, "float32"), (16, 32, k), text, **found))
+
+    assert interval() == interval(k=2048) == 2 * PROMOTED_STEPS
+    assert interval(k=2047) == PROMOTED_STEPS
+    assert interval(D=torch.empty(16, 32)) == PROMOTED_STEPS
+    two = "def epi(accum): D = accum; F = accum * 2; return D, F"
+    assert interval(text=two, D=hopper.nothing(16, 32), F=torch.empty(16, 32)) == PROMOTED_STEPS
+    summed = "def epi(accum): D = accum; r = sum(D, dim=-1); return D, r"
+    assert interval(text=summed, D=hopper.nothing(16, 32), r=torch.empty(16)) == PROMOTED_STEPS
+    assert KINDS[HALF, HALF, "float32"].interval(hopper.arguments((16, 32, 4096))) == 0
+
+
+def test_an_artifact_for_long_sums_says_why_it_does_not_take_short_ones(hopper):
+    def made(k):
+        return arguments(hopper, (E4M3, E4M3, "float32"), (64, 128, k), "def epi(accum): D = accum; return D",
+                         D=hopper.nothing(64, 128))  # fmt: skip
+
+    long, short = made(2048), made(256)
+    with ops.emulator.device("90a"):
+        operator = hopper.operator_of(long, "cooperative", (128, 128))
+        artifact = operator.compile(long)
+        operator.run(made(2304), artifact)
+        with pytest.raises(ops.errors.UnsupportedError, match="of 8-bit floats, 2048 or more"):
+            operator.run(short, artifact)
+        operator.run(short)
+
+
 @pytest.mark.parametrize("product", list(KINDS), ids="-".join)
 def test_the_table(product):
     kind = KINDS[product]

@@ -188,6 +188,17 @@ def test_memory_feeds_one_sm_only_so_fast_and_what_the_cache_keeps_comes_from_it
 
 
 @pytest.mark.parametrize(
+    "size", [(14336, 64, 4096), (64, 14336, 4096), (1, 8192, 8192), (777, 1111, 1232), (300, 7, 64)]
+)
+def test_the_hopper_kernel_is_before_the_portable_one_which_was_faster_on_no_problem(size):
+    m, n, k = size
+    a, b, d = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((m, k), (n, k), (m, n)))
+    epilogue = ops.EpilogueArguments("def epi(accum): D = relu(accum + 1.0); return D", D=d)
+    args = ops.GemmArguments(a, b.mT, d, torch.float32, epilogue)
+    assert ops.get_operators(args, target_sm="90a")[0].architecture == "sm90"
+
+
+@pytest.mark.parametrize(
     ("k", "n", "shifted"), [(64, 64, (False, False)), (72, 64, (True, True)), (40, 1, (True, False))]
 )
 def test_what_begins_within_a_line(k, n, shifted):

@@ -25,12 +25,12 @@ from epifuse_cutedsl.configs.sm90_products import KINDS, PROMOTED_STEPS, product
 Row = tuple[int, int, int, bool, tuple[int, int], int, int]
 """tile_m, tile_n, bytes of K in a tile, ping-pong, cluster along M and N, depth, split."""
 
-# Fitted to 168 problems on H200s (bfloat16, B K-major, the operators of each list that are likely): bias and relu, from
-# 1 x 4096 x 4096 to 8192 x 4096 x 14336, 60 of them with few rows or columns, and 22 with gelu, two outputs, C or
-# swiglu. What is fitted is what the first of the list loses against the fastest, where estimates within 1 % count as
-# ties, most of all on the problems of the two benchmark suites, and the logarithms of the times. A hidden epilogue
-# shows in no time: its column is what fits best. 8-bit operands are multiplied twice as fast: a K tile of as many bytes
-# takes as long, and the rows serve them as well.
+# Fitted to 127 problems on three H200s (bfloat16, B K-major, the operators of each list that are likely): bias and relu,
+# from 1 x 4096 x 4096 to 8192 x 4096 x 14336, half of them with few rows or columns, and 22 with gelu, two outputs, C or
+# swiglu; and, less, to 22 with B along N. What is fitted is what the first of the list loses against the fastest, where
+# estimates within 1 % count as ties, most of all on the problems of the two benchmark suites, and the logarithms of the
+# times. An operator that nobody measured counted as slow where a row would have put it first. A hidden epilogue shows
+# in no time: its column is what fits best.
 # fmt: off
 MEASURED: dict[Row, PersistentTimes] = {
     (64, 48, 256, True, (1, 1), 2, 1): PersistentTimes(0.276, 0.75, 0.78),
@@ -93,13 +93,13 @@ SWAPPED: dict[Row, PersistentTimes] = {
     (64, 48, 256, True, (1, 1), 1, 1): PersistentTimes(0.102, 0.71, 3.90),
     (64, 80, 256, True, (2, 1), 1, 1): PersistentTimes(0.171, 7.88, 0.54),
     (64, 96, 128, False, (1, 1), 1, 2): PersistentTimes(0.101, 2.17, 0.74),
-    (64, 112, 256, True, (1, 1), 1, 1): PersistentTimes(1.438, 0.05, 1.49),
+    (64, 112, 256, True, (1, 1), 1, 1): PersistentTimes(0.300, 0.50, 1.50),
     (128, 48, 128, False, (1, 1), 1, 2): PersistentTimes(0.138, 0.75, 1.52),
     (128, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.219, 0.70, 0.08),
     (128, 80, 128, True, (2, 1), 1, 1): PersistentTimes(0.260, 0.05, 0.95),
     (192, 48, 128, True, (1, 1), 1, 1): PersistentTimes(0.166, 3.22, 3.62),
 }
-# Sums of 8-bit floats, promoted every 256 positions of K: 40 problems from 16 x 4096 x 4096 to 8192^3, on two H200s.
+# Sums of 8-bit floats, promoted every 256 positions of K: 40 problems from 16 x 4096 x 4096 to 8192^3, on three H200s.
 PROMOTED: dict[Row, PersistentTimes] = {
     (64, 48, 256, True, (1, 1), 2, 1): PersistentTimes(0.127, 2.58, 0.37),
     (64, 48, 256, True, (1, 1), 2, 2): PersistentTimes(0.104, 0.03, 2.74),

@@ -25,12 +25,12 @@ from epifuse_cutedsl.configs.sm90_products import KINDS, PROMOTED_STEPS, product
 Row = tuple[int, int, int, bool, tuple[int, int], int, int]
 """tile_m, tile_n, bytes of K in a tile, ping-pong, cluster along M and N, depth, split."""
 
-# Fitted to 127 problems on three H200s (bfloat16, B K-major, the operators of each list that are likely): bias and relu,
-# from 1 x 4096 x 4096 to 8192 x 4096 x 14336, half of them with few rows or columns, and 22 with gelu, two outputs, C or
-# swiglu; and, less, to 22 with B along N. What is fitted is what the first of the list loses against the fastest, where
-# estimates within 1 % count as ties, most of all on the problems of the two benchmark suites, and the logarithms of the
-# times. An operator that nobody measured counted as slow where a row would have put it first. A hidden epilogue shows
-# in no time: its column is what fits best.
+# Fitted to 127 problems on three H200s (bfloat16, B K-major, the operators of each list that are likely): bias and
+# relu, from 1 x 4096 x 4096 to 8192 x 4096 x 14336, half of them with few rows or columns, and 22 with gelu, two
+# outputs, C or swiglu; and, less, to 22 with B along N. What is fitted is what the first of the list loses against the
+# fastest, where estimates within 1 % count as ties, most of all on the problems of the two benchmark suites, and the
+# logarithms of the times. An operator that nobody measured counted as slow where a row would have put it first. A
+# hidden epilogue shows in no time: its column is what fits best.
 # fmt: off
 MEASURED: dict[Row, PersistentTimes] = {
     (64, 48, 256, True, (1, 1), 2, 1): PersistentTimes(0.276, 0.75, 0.78),

@@ -9,7 +9,7 @@ import torch
 import epifuse as ops
 from epifuse.target import TargetSm
 from epifuse_cutedsl.configs import model, times_sm90
-from epifuse_cutedsl.configs.model import Copied, Copies, Overlap, Persistent, PersistentTimes, Traffic, WaveTimes, Work
+from epifuse_cutedsl.configs.model import Copies, Overlap, Persistent, PersistentTimes, Traffic, WaveTimes, Work
 from epifuse_cutedsl.operators import Sm90GemmOperator
 
 HOPPER = TargetSm("90a")
@@ -145,10 +145,10 @@ def test_the_first_group_is_the_one_that_was_faster_on_an_h200(size, text, group
 def test_rows_that_begin_within_a_line_are_copied_more_slowly():
     copies = Copies(sm_bytes_per_us=1e5, chip_bytes_per_us=1e7, shifted_sm=1.5, shifted_chip=2.0)
     row = 128 * (128 + 128)  # bytes of a K tile of A and B
-    usual, shifted = Copied(row / 2, False, 1), Copied(row / 2, True, 1)
-    assert copies.us(usual, usual, 1) == pytest.approx(row / 1e5)
-    assert copies.us(shifted, shifted, 1) == pytest.approx(1.5 * row / 1e5)
-    assert copies.us(shifted, usual, 132) == pytest.approx(1.5 * row * 132 / 1e7)
+    halves, alone = (row / 2, row / 2), (1, 1)
+    assert copies.us(halves, (False, False), alone, 1) == pytest.approx(row / 1e5)
+    assert copies.us(halves, (True, True), alone, 1) == pytest.approx(1.5 * row / 1e5)
+    assert copies.us(halves, (True, False), alone, 132) == pytest.approx(1.5 * row * 132 / 1e7)
     traffic = Traffic(1e9, 8.0, 1.0, copies)
     options = {"times": (1e-3, 1e-3, 1e-3), "traffic": traffic}
     work = plain(128 * SMS, 128, 6400)
@@ -162,9 +162,10 @@ def test_rows_that_begin_within_a_line_are_copied_more_slowly():
 
 def test_bytes_that_many_read_at_a_time_count_less_for_all_together():
     copies = Copies(sm_bytes_per_us=1e9, chip_bytes_per_us=1e7, shifted_sm=1.0, shifted_chip=1.0, shared=0.5)
-    alone, shared = Copied(1e4, False, 1), Copied(1e4, False, 64)
-    assert copies.us(alone, alone, 100) == pytest.approx(2e6 / 1e7)
-    assert copies.us(alone, shared, 100) == copies.us(shared, alone, 100) == pytest.approx(1.125e6 / 1e7)
+    size, within_lines = (1e4, 1e4), (False, False)
+    assert copies.us(size, within_lines, (1, 1), 100) == pytest.approx(2e6 / 1e7)
+    for readers in ((1, 64), (64, 1)):
+        assert copies.us(size, within_lines, readers, 100) == pytest.approx(1.125e6 / 1e7)
     # 64 x 4096 x 6400: each CTA has its own columns of B, and all read the same rows of A; the problem turned likewise
     options = {"times": (1e-3, 1e-3, 1e-3), "traffic": Traffic(1e9, 8.0, 1.0, copies)}
     few_rows, few_columns = plain(64, 4096, 6400), plain(4096, 64, 6400)

@@ -194,6 +194,10 @@ class PersistentTimes(NamedTuple):
     epilogue_us: float
 
 
+Pair = tuple[float, float]
+"""Of A and of B, or along M and along N."""
+
+
 class Copies(NamedTuple):
     """How fast the second-level cache feeds the SMs: bytes a microsecond to one, and to all together; what a byte of
     rows that do not begin at a line counts for either; and the power of the number of clusters that read the same bytes
@@ -206,22 +210,14 @@ class Copies(NamedTuple):
     shifted_chip: float
     shared: float = 0.0
 
-    def us(self, a: Copied, b: Copied, ctas: int) -> float:
-        """What a K tile's copies of A and B take while so many CTAs make theirs."""
-        one = sum(each.bytes * (self.shifted_sm if each.shifted else 1) for each in (a, b))
-        all_ = sum(
-            each.bytes * (self.shifted_chip if each.shifted else 1) / each.readers**self.shared for each in (a, b)
-        )
-        return max(one / self.sm_bytes_per_us, all_ * ctas / self.chip_bytes_per_us)
-
-
-class Copied(NamedTuple):
-    """A K tile's bytes of one operand that a CTA copies, whether their rows begin within lines, and how many clusters
-    read the same ones at a time."""
-
-    bytes: float
-    shifted: bool
-    readers: float
+    def us(self, size: Pair, shifted: tuple[bool, bool], readers: Pair, ctas: int) -> float:
+        """What a K tile's copies take while so many CTAs make theirs; of A and of B: bytes of a CTA, whether their rows
+        begin within lines, and how many clusters read the same ones at a time."""
+        (a_bytes, b_bytes), (a, b) = size, shifted
+        one = a_bytes * (self.shifted_sm if a else 1) + b_bytes * (self.shifted_sm if b else 1)
+        a_bytes *= (self.shifted_chip if a else 1) / readers[0] ** self.shared
+        b_bytes *= (self.shifted_chip if b else 1) / readers[1] ** self.shared
+        return max(one / self.sm_bytes_per_us, (a_bytes + b_bytes) * ctas / self.chip_bytes_per_us)
 
 
 class Traffic(NamedTuple):
@@ -264,7 +260,9 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm, counted: tuple[
     tiles, slots = counted or tiles_and_slots(work, how, target)
     if not tiles:
         return EMPTY_US
-    steps, copied = -(-work.k // (how.tile_k * how.split)), _copied_us(work, how, min(tiles, slots))
+    running = min(tiles, slots)
+    at_once, ctas = _at_once(work, how, running), running * how.cluster_m * how.cluster_n * how.split
+    steps, copied = -(-work.k // (how.tile_k * how.split)), _copied_us(work, how, at_once, ctas)
     main = steps * max(how.times.step_us, copied) + how.times.tile_us
     epilogue = how.times.epilogue_us + work.heavier_us(how.tile_m, how.tile_n, target.cc)
     parts = (how.split - 1) * how.tile_m * how.tile_n * _ACCUMULATOR_BYTES
@@ -276,13 +274,12 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm, counted: tuple[
         busy = rounds * (main + max(0.0, epilogue - main) / 2) + epilogue
     else:
         busy = rounds * max(main, epilogue) + epilogue
-    again = work.batches * _refetched_bytes(work, how, min(tiles, slots), target.cc)
+    again = work.batches * _refetched_bytes(work, how, at_once, running, target.cc)
     moved = work.memory_bytes + how.traffic.again * again
     if how.group == 1:
         stored = work.batches * work.m * work.n * work.stored_bytes
         beyond = min(1.0, stored / cache_bytes(target.cc))  # what the cache takes is written from it, in no order
         moved -= (1 - how.traffic.in_rows) * stored * beyond
-    ctas = min(tiles, slots) * how.cluster_m * how.cluster_n * how.split
     rate = min(how.traffic.terabytes_per_second * 1e6, how.traffic.sm_bytes_per_us * ctas)
     memory = moved * _cold(work, target.cc) / rate
     memory = _beside(_SAME_CACHE, memory, min(memory, rounds * steps * copied))
@@ -315,17 +312,19 @@ def _sustained_us(work: Work, how: Persistent, tiles: int) -> float:
     return operations * work.element_bytes / (2 * how.traffic.sustained_per_us)
 
 
-def _copied_us(work: Work, how: Persistent, clusters: int) -> float:
-    """What the copies of a K tile take, where that is known. CTAs of a cluster share them."""
+def _copied_us(work: Work, how: Persistent, at_once: Pair, ctas: int) -> float:
+    """What the copies of a K tile take, where that is known, while so many CTAs work on ``at_once`` tiles. CTAs of a
+    cluster share them."""
     if how.traffic.copies is None:
         return 0.0
-    row_bytes, (high, wide) = how.tile_k * work.element_bytes, _at_once(work, how, clusters)
-    a = Copied(min(how.tile_m, work.m) * row_bytes / how.cluster_n, work.shifted[0], max(1.0, wide))
-    b = Copied(min(how.tile_n, work.n) * row_bytes / how.cluster_m, work.shifted[1], max(1.0, high))
-    return how.traffic.copies.us(a, b, clusters * how.cluster_m * how.cluster_n * how.split)
+    row_bytes, (high, wide) = how.tile_k * work.element_bytes, at_once
+    a_bytes = min(how.tile_m, work.m) * row_bytes / how.cluster_n
+    b_bytes = min(how.tile_n, work.n) * row_bytes / how.cluster_m
+    readers = (max(1.0, wide), max(1.0, high))
+    return how.traffic.copies.us((a_bytes, b_bytes), work.shifted, readers, ctas)
 
 
-def _at_once(work: Work, how: Persistent, slots: int) -> tuple[float, float]:
+def _at_once(work: Work, how: Persistent, slots: int) -> Pair:
     """How many tiles (or clusters' tiles) below and beside one another are worked on at a time."""
     rows, columns = -(-work.m // (how.tile_m * how.cluster_m)), -(-work.n // (how.tile_n * how.cluster_n))
     high = float(min(how.group, rows))
@@ -333,16 +332,16 @@ def _at_once(work: Work, how: Persistent, slots: int) -> tuple[float, float]:
     return (min(float(rows), high * wide / columns), float(columns)) if wide > columns else (high, wide)
 
 
-def _refetched_bytes(work: Work, how: Persistent, slots: int, cc: int) -> float:
+def _refetched_bytes(work: Work, how: Persistent, at_once: Pair, slots: int, cc: int) -> float:
     """Bytes of A and B that one batch reads from memory again: tiles that are worked on at a time share rows and
     columns, and the second-level cache keeps a part of what others read before: nearly all where operands fit well, as
     the square says (8192 x 8192 x 512, 17 of 50 megabytes: groups of 1 ask for twice as much, and lose nothing)."""
     tile_m, tile_n = how.tile_m * how.cluster_m, how.tile_n * how.cluster_n
     rows, columns = -(-work.m // tile_m), -(-work.n // tile_n)
-    high, wide = _at_once(work, how, slots)
-    at_once = (high * tile_m + wide * tile_n) * work.k * work.element_bytes
+    high, wide = at_once
+    wave = (high * tile_m + wide * tile_n) * work.k * work.element_bytes
     once = (work.m + work.n) * work.k * work.element_bytes
-    again = max(0.0, at_once * rows * columns / slots - once)
+    again = max(0.0, wave * rows * columns / slots - once)
     return again * min(1.0, once / cache_bytes(cc)) ** 2
 
 

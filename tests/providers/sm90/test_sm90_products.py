@@ -77,8 +77,13 @@ def test_promoted_sums_in_other_tiles(hopper, mode, tile, cluster, split, k_byte
     )
 
 
-@pytest.mark.parametrize("k", [2048, 2048 + 128, 2048 + 256 + 16])
-@pytest.mark.parametrize(("mode", "tile", "cluster", "split", "k_bytes"), [PROMOTED[i] for i in (0, 1, 2, 4, 6, 7)])
+LONG = (2048, 2048 + 128, 2048 + 256 + 16)
+
+
+@pytest.mark.parametrize(
+    ("mode", "tile", "cluster", "split", "k_bytes", "k"),
+    [(*PROMOTED[0], k) for k in LONG] + [(*PROMOTED[row], LONG[row % 3]) for row in (1, 2, 4, 6, 7)],
+)
 def test_long_sums_promoted_half_as_often(hopper, mode, tile, cluster, split, k_bytes, k):
     """Two K tiles at a time, and one more where their number is odd; two CTAs share an odd number."""
     m, n = tile[0] + 8, tile[1] + 3

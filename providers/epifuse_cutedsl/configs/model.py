@@ -289,9 +289,14 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm, counted: tuple[
 
 def tiles_and_slots(work: Work, how: Persistent, target: TargetSm) -> tuple[int, int]:
     """How many tiles (or clusters' tiles) there are, and how many are worked on at once at most."""
-    tiles_m, tiles_n = -(-work.m // (how.tile_m * how.cluster_m)), -(-work.n // (how.tile_n * how.cluster_n))
+    tiles_m, tiles_n = _grid(work, how)
     slots = max(1, sm_count(target) // (how.cluster_m * how.cluster_n * how.split))
     return tiles_m * tiles_n * work.batches, slots
+
+
+def _grid(work: Work, how: Persistent) -> tuple[int, int]:
+    """Tiles (or clusters' tiles) along M and N, of one batch."""
+    return -(-work.m // (how.tile_m * how.cluster_m)), -(-work.n // (how.tile_n * how.cluster_n))
 
 
 def _cold(work: Work, cc: int) -> float:
@@ -326,7 +331,7 @@ def _copied_us(work: Work, how: Persistent, at_once: Pair, ctas: int) -> float:
 
 def _at_once(work: Work, how: Persistent, slots: int) -> Pair:
     """How many tiles (or clusters' tiles) below and beside one another are worked on at a time."""
-    rows, columns = -(-work.m // (how.tile_m * how.cluster_m)), -(-work.n // (how.tile_n * how.cluster_n))
+    rows, columns = _grid(work, how)
     high = float(min(how.group, rows))
     wide = slots / high
     return (min(float(rows), high * wide / columns), float(columns)) if wide > columns else (high, wide)
@@ -336,10 +341,8 @@ def _refetched_bytes(work: Work, how: Persistent, at_once: Pair, slots: int, cc:
     """Bytes of A and B that one batch reads from memory again: tiles that are worked on at a time share rows and
     columns, and the second-level cache keeps a part of what others read before: nearly all where operands fit well, as
     the square says (8192 x 8192 x 512, 17 of 50 megabytes: groups of 1 ask for twice as much, and lose nothing)."""
-    tile_m, tile_n = how.tile_m * how.cluster_m, how.tile_n * how.cluster_n
-    rows, columns = -(-work.m // tile_m), -(-work.n // tile_n)
-    high, wide = at_once
-    wave = (high * tile_m + wide * tile_n) * work.k * work.element_bytes
+    (rows, columns), (high, wide) = _grid(work, how), at_once
+    wave = (high * how.tile_m * how.cluster_m + wide * how.tile_n * how.cluster_n) * work.k * work.element_bytes
     once = (work.m + work.n) * work.k * work.element_bytes
     again = max(0.0, wave * rows * columns / slots - once)
     return again * min(1.0, once / cache_bytes(cc)) ** 2

@@ -71,7 +71,7 @@ def test_reciprocals_are_flushed_where_they_and_their_operands_are_normal_number
 
 @pytest.mark.parametrize(
     ("expression", "lifted"),
-    [("sigmoid(accum)", 1.0), ("silu(accum)", 1.0), ("gelu(accum, approximate='tanh')", 1.0),
+    [("sigmoid(accum)", 1.0), ("silu(accum)", 1.0), ("accum * reciprocal(exp2(accum * -3.0 * accum) + 1.0)", 1.0),
      ("reciprocal(3.0 + exp2(accum))", 3.0), ("1.0 / (1.0 + exp(-accum))", 1.0), ("accum / (exp(-accum) + 1.0)", 1.0),
      ("accum / (exp(-accum) + 2.0)", None), ("accum / (exp2(-accum) + 1.0)", None),
      ("exp(accum) / (1.0 + exp(accum))", None), ("reciprocal(exp(accum) + 1e-3)", None),
@@ -90,6 +90,22 @@ def test_reciprocals_of_a_power_and_a_number_are_lifted_where_nothing_else_reads
     else:
         assert (power.addend, inverse.scale) == (-14.0, 2.0**-14)
         assert [way.addend for way in sums] == [lifted * 2.0**-14]
+
+
+@pytest.mark.parametrize(
+    ("expression", "flushed"),
+    [("gelu(accum, approximate='tanh')", True), ("reciprocal(exp2((accum * accum + 2.0) * accum) + 1.0) * accum", True),
+     ("accum * reciprocal(exp2((accum * accum + 1.5) * accum) + 1.0)", False),
+     ("accum * reciprocal(exp((accum * accum + 2.0) * accum) + 1.0)", False),
+     ("(accum + 1.0) * reciprocal(exp2((accum * accum + 2.0) * accum) + 1.0)", False),
+     ("reciprocal(exp2((accum * accum + 2.0) * accum) + 1.0) + accum", False)],
+)  # fmt: skip
+def test_reciprocals_are_flushed_where_their_products_vanish_with_them(fuse_tools, expression, flushed):
+    plan = plan_of(fuse_tools, expression, dtype=BF16)
+    (power,) = found(plan, "exp") + found(plan, "exp2")
+    (inverse,) = found(plan, "reciprocal")
+    assert inverse.precision is FLUSHED
+    assert (power.addend, inverse.scale) == ((0.0, 1.0) if flushed else (-14.0, 2.0**-14))
 
 
 @pytest.mark.parametrize(

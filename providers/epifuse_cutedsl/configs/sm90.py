@@ -16,8 +16,10 @@ from epifuse_cutedsl.tile.stage import StageShape, run_that_fits
 WARP = 32
 WARPGROUP = 128
 WARPGROUP_WARPS = 4
-CONSUMERS = 2
-"""Warpgroups that multiply and run epilogues; one more loads."""
+TWO, THREE = 2, 3
+REGISTERS = {TWO: (40, 232), THREE: (32, 160)}
+"""By the number of consumers, warpgroups that multiply and run epilogues: registers of a thread of the warpgroup that
+loads, and of theirs, after the redistribution; 128 of each are at most the SM's 65536."""
 WARP_ROWS = 16
 """Of a wgmma's rows, those that one warp's accumulators are."""
 BLOCK_M = 64
@@ -54,7 +56,7 @@ STAGED = (Tail(), Tail(columns=NARROWEST))
 class Sm90Config(NamedTuple):
     """A tile of A and B and how the warpgroups share it.
 
-    Cooperative: each consumer warpgroup has half of the tile's rows, or of its columns where there are 64 rows.
+    Cooperative: each consumer warpgroup has its part of the tile's rows, or half of the columns where there are 64.
     Ping-pong: each has every second tile, so that one's epilogue runs beside the other's products. An epilogue's tile
     has 64 rows and ``epilogue_n`` columns.
     """
@@ -92,9 +94,18 @@ class Sm90Config(NamedTuple):
         return self.cluster * self.cluster_n * self.split
 
     @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply and run epilogues, two or three; one more loads.
+
+        Three where each has 64 of 192 rows: two would have a half each, which no instruction takes. An instruction then
+        has up to 192 columns: with four warpgroups the assembler has 128 registers for it.
+        """
+        return TWO if self.pingpong or self.tile_m != THREE * BLOCK_M else THREE
+
+    @property
     def threads(self) -> int:
         """Threads of a CTA."""
-        return WARPGROUP * (CONSUMERS + 1)
+        return WARPGROUP * (self.consumers + 1)
 
     @property
     def shares_columns(self) -> bool:
@@ -104,12 +115,12 @@ class Sm90Config(NamedTuple):
     @property
     def rows(self) -> int:
         """Rows of a tile that one warpgroup multiplies."""
-        return self.tile_m if self.pingpong or self.shares_columns else self.tile_m // CONSUMERS
+        return self.tile_m if self.pingpong or self.shares_columns else self.tile_m // self.consumers
 
     @property
     def columns(self) -> int:
         """Columns of a tile that one warpgroup multiplies."""
-        return self.tile_n // CONSUMERS if self.shares_columns else self.tile_n
+        return self.tile_n // self.consumers if self.shares_columns else self.tile_n
 
     @property
     def blocks(self) -> int:
@@ -129,7 +140,7 @@ class Sm90Config(NamedTuple):
     @property
     def split_bytes(self) -> int:
         """Shared memory for other CTAs' accumulators."""
-        return (self.split - 1) * CONSUMERS * WARPGROUP_WARPS * self.warp_accumulator_bytes
+        return (self.split - 1) * self.consumers * WARPGROUP_WARPS * self.warp_accumulator_bytes
 
     @property
     def pieces(self) -> int:
@@ -195,7 +206,7 @@ class Sm90Config(NamedTuple):
     def smem_bytes(self, scratch_bytes: int) -> int:
         """Shared memory of a CTA: the ring, other CTAs' accumulators, a staged tile, row vectors and scratch memory for
         each consumer, the mbarriers."""
-        consumers = CONSUMERS * (self.staged_bytes + self.kept_bytes + scratch_bytes)
+        consumers = self.consumers * (self.staged_bytes + self.kept_bytes + scratch_bytes)
         return self.stages * self.stage_bytes + self.split_bytes + consumers + _BARRIERS_BYTES
 
     def __str__(self) -> str:
@@ -240,6 +251,7 @@ _TILES = (
     (192, 64, 64, True, (1, 2), 1, 1),
     (128, 64, 64, True, (1, 2), 1, 1),
     (192, 128, 64, True, (1, 2), 2, 1),
+    (192, 192, 64, False, (1, 2), 2, 1),
     (64, 48, 128, True, (1, 1), 2, 1),
     (64, 48, 128, True, (1, 1), 2, 2),
     (64, 80, 128, True, (1, 1), 2, 2),
@@ -296,7 +308,7 @@ def _of_kind(row: Sm90Config, kind: ProductKind) -> Sm90Config | None:
     size = kind.element_bytes
     k_bytes = row.tile_k * HALF.element_bytes
     part = part_of(row.blocks, row.columns, k_bytes, alternating=row.pingpong) if kind.promoted else None
-    if kind.promoted and part is None:
+    if kind.promoted and (part is None or row.consumers != TWO):
         return None
     return row._replace(tile_k=k_bytes // size, element_bytes=size, part=part)
 

@@ -82,6 +82,7 @@ MEASURED: dict[Row, PersistentTimes] = {
     (192, 64, 128, True, (1, 2), 1, 1): PersistentTimes(0.285, 0.09, 5.85),
     (192, 112, 128, True, (1, 1), 2, 1): PersistentTimes(0.447, 2.06, 0.27),
     (192, 128, 128, True, (1, 2), 2, 1): PersistentTimes(0.556, 1.00, 1.62),
+    (192, 192, 128, False, (1, 2), 2, 1): PersistentTimes(0.740, 0.50, 3.00),
     (256, 128, 128, False, (1, 1), 2, 1): PersistentTimes(0.766, 0.04, 1.40),
 }
 # Operands swapped, with an epilogue through staged pieces: tile along N, along M, and so on.

@@ -39,9 +39,8 @@ def _power(base: float) -> Callable[..., Range]:
 def _product(step: PlanCompute, a: Range, b: Range) -> Range:
     if step.operands[0] == step.operands[1]:
         return 0.0, max(a[0] * a[0], a[1] * a[1])
-    if a[0] < 0.0 or b[0] < 0.0:
-        return ANY
-    return (a[0] * b[0], a[1] * b[1]) if math.inf not in (*a, *b) else (0.0, math.inf)
+    ends = [x * y if x and y else 0.0 for x in a for y in b]  # 0 times what has no bound is 0
+    return min(ends), max(ends)
 
 
 def _inverse(step: PlanCompute, x: Range) -> Range:

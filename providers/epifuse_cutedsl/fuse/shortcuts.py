@@ -59,9 +59,14 @@ _LIFT = 14
 """``1 / (1 + e)`` is computed as ``2^-14 / (2^-14 + 2^-14 e)``: three instructions fewer an element than a reciprocal
 that may be subnormal. With the power's exponent lowered by 14 (which an addition inside of a fused one does for
 nothing), the reciprocal is normal and the last product has all results that bfloat16 holds, its subnormal ones too. A
-larger number takes bits of the exponent: sigmoid is off by 1.7e-7 at most with 14, by 2.2e-7 with 16."""
+larger number takes bits of the exponent: sigmoid is off by 1.7e-7 at most with 14, by 2.2e-7 with 16.
+
+``x / (1 + 2^(x w))``, as gelu's formula with tanh has it, is flushed instead where |w| is at least ``_STEEP``: with a
+reciprocal below 2^-126, the product is below 1e-36. That is one product an element less, 1 % of gelu's time at 8192 x
+8192 x 512 on an H200."""
 _LIFTED = (2.0**-8, 2.0**8)
 """Numbers in the place of that 1."""
+_STEEP = 2.0
 
 _DIVIDING = ("reciprocal", "div")
 _JUDGED = (*_DIVIDING, "sqrt", "rsqrt", "log", "log2")
@@ -133,9 +138,24 @@ class _Uses:
         if power is None or not _LIFTED[0] <= added <= _LIFTED[1] or (divided and added != 1.0):
             return
         source, factor = self._unscaled(power.operands[0])
-        self._lifted[power.slot] = Way(Precision.FLUSHED, (source,), factor, addend=-float(_LIFT))
-        self._lifted[total.slot] = Way(Precision.FLUSHED, (power.slot,), addend=added * 2.0**-_LIFT)
-        self._lifted[step.slot] = Way(Precision.FLUSHED, step.operands, scale=2.0**-_LIFT)
+        lift = 0 if self._vanishes(step, power) else _LIFT
+        self._lifted[power.slot] = Way(Precision.FLUSHED, (source,), factor, addend=-float(lift))
+        self._lifted[total.slot] = Way(Precision.FLUSHED, (power.slot,), addend=added * 2.0**-lift)
+        self._lifted[step.slot] = Way(Precision.FLUSHED, step.operands, scale=2.0**-lift)
+
+    def _vanishes(self, step: PlanCompute, power: PlanCompute) -> bool:
+        """Whether all that becomes of ``step``, the reciprocal of a sum with ``power``, is a product with a factor of the
+        power's exponent, whose other factor is large."""
+        readers, exponent = self._readers[step.slot], self._by_slot.get(power.operands[0])
+        if step.slot in self._outputs or [each.primitive for each in readers] != ["mul"] or power.primitive != "exp2":
+            return False
+        if exponent is None or exponent.primitive != "mul" or exponent.compute_dtype is not FLOAT32:
+            return False
+        first, second = exponent.operands
+        others = {first: second, second: first}
+        slopes = [others[each] for each in readers[0].operands if each in others]
+        low, high = self._ranges.get(slopes[0], ANY) if slopes else ANY
+        return low >= _STEEP or high <= -_STEEP
 
     def _join(self, step: PlanCompute) -> None:
         """The ways of ``x * ndtr(x)`` where nothing else reads the factor: one function.

@@ -148,13 +148,15 @@ def load_boxes(
             tma.load(address + behind, maps[number], where, arrived)
 
 
-def store_boxes(plan: Any, boxes: Boxes, maps: list[Any], place: Place, first: Any, others: Places = ()) -> None:
+def store_boxes(
+    plan: Any, boxes: Boxes, maps: list[Any], place: Place, first: Any, others: Places = (), *, elects: bool = False
+) -> None:
     """Start the copies of all outputs' boxes from ``first`` and behind to ``place``, of further parts of their rows to
-    ``others``. One lane calls it."""
+    ``others``. One lane calls it, or all of a warp, of which it ``elects`` one."""
     halved = {store.destination: store.halved for store in plan.stores}
     for number, destination, box, address in addresses(boxes.numbered_outputs(), first):
         for behind, where in _copies(box, (place, *others), halved[destination]):
-            tma.store(maps[number], where, address + behind)
+            tma.store(maps[number], where, address + behind, elects=elects)
 
 
 def _copies(box: Box, places: Places, halved: bool) -> list[tuple[int, list[Any]]]:

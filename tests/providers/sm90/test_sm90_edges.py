@@ -93,3 +93,20 @@ def test_outputs_are_copied_a_piece_later_wherever_pieces_lie(hopper, tile, size
     """Pieces outside of the problem stand between others: the one before is copied then, too."""
     args = hopper.arguments((*size, 72), bias=hopper.integers(size[1]), D=hopper.nothing(*size))
     hopper.run(args, "pingpong", tile, depth=2, seed=size[0], sm_count=1)
+
+
+@pytest.mark.parametrize("text", ["D = accum + c; return D", "D = relu(accum + c); F = accum - row; return D, F"])
+@pytest.mark.parametrize("size", [(30, 65), (193, 130)])
+def test_pieces_outside_of_the_problem_store_nothing(hopper, text, size):
+    """A wide tile's pieces have no branches round them: those that lie outside are computed, and left out by copies."""
+    m, n = size
+    c = hopper.placed(hopper.integers(m, n, dtype=torch.bfloat16), "row")
+    outputs = {name: hopper.nothing(m, n) for name in ("D", "F") if f"{name} = " in text}
+    rows = {"row": hopper.integers(n)} if "row" in text else {}
+    text = f"def epi(accum, {', '.join(['c', *rows])}): {text}"
+    args = hopper.arguments((m, n, 72), text, c=c, **rows, **outputs)
+    hopper.run(args, "pingpong", (128, 192), depth=2, seed=m, sm_count=1)
+    for name, out in zip(args.bound.names.stores, args.outputs, strict=True):
+        around = out.as_strided((m + 2, out.stride(0)), (out.stride(0), 1), 0).clone()
+        around[1 : m + 1, out.storage_offset() % out.stride(0) :][:, :n] = float("nan")
+        assert around.isnan().all(), name

@@ -68,13 +68,16 @@ def eviction(priority: str) -> Any:
     return emit(f"createpolicy.fractional.L2::{priority}.b64 {{$w0}}, 1.0;", [Int64])[0]
 
 
-def store(tensor_map: Any, coordinates: Sequence[Any], source: Any) -> None:
+def store(tensor_map: Any, coordinates: Sequence[Any], source: Any, *, elects: bool = False) -> None:
     """Copy the box at the shared address ``source`` to ``coordinates``, as part of the thread's bulk group.
 
-    What lies outside of the tensor is left out.
+    What lies outside of the tensor is left out. ``elects``: all lanes of a warp come here, and one of them, always the
+    same, makes the copy (PTX ISA, "elect.sync"): the assembler then needs no branch for it, nor a loop over lanes.
     """
     rank = len(coordinates)
     text = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group [{{$r0}}, {braced('r', rank, 2)}], [{{$r1}}];"
+    if elects:
+        text = f"{{\n.reg .pred mine;\nelect.sync _|mine, 0xffffffff;\n@mine {text}\n}}"
     emit(text, (), [tensor_map, source, *coordinates])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumers: two warpgroups that multiply what the ring brings and run the epilogues of their own rows."""
+"""The consumers: warpgroups that multiply what the ring brings and run the epilogues of their own rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import cutlass
 from cutlass import cute
 
-from epifuse_cutedsl.configs.sm90 import BLOCK_M, CONSUMERS, WARPGROUP
+from epifuse_cutedsl.configs.sm90 import BLOCK_M, WARPGROUP
 from epifuse_cutedsl.configs.sm90_products import Part, ProductKind
 from epifuse_cutedsl.kernels.ptx import alu, mbarrier, wgmma
 from epifuse_cutedsl.kernels.ptx.asm import emit
@@ -19,8 +19,10 @@ from epifuse_cutedsl.kernels.sm80.stage import Placed
 from epifuse_cutedsl.kernels.sm90.ring import Ring
 from epifuse_cutedsl.tile.operand import ATOM_BYTES, OperandTile
 
-_FIRST_TURN_BARRIER = 1 + CONSUMERS
-"""Number of the first consumer's named barrier; those before are of the epilogues."""
+_BOTH = 2 * WARPGROUP
+"""Threads of the two that take turns."""
+_FIRST_TURN_BARRIER = 3
+"""Number of the first consumer's named barrier; those before are of their epilogues."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,11 @@ class Turns:
 
     def give(self) -> None:
         """It is the other's turn."""
-        emit(f"bar.arrive {{$r0}}, {CONSUMERS * WARPGROUP};", (), [_FIRST_TURN_BARRIER + (self.warpgroup ^ 1)])
+        emit(f"bar.arrive {{$r0}}, {_BOTH};", (), [_FIRST_TURN_BARRIER + (self.warpgroup ^ 1)])
 
     def take(self) -> None:
         """Wait for one's own turn."""
-        emit(f"bar.sync {{$r0}}, {CONSUMERS * WARPGROUP};", (), [_FIRST_TURN_BARRIER + self.warpgroup])
+        emit(f"bar.sync {{$r0}}, {_BOTH};", (), [_FIRST_TURN_BARRIER + self.warpgroup])
 
 
 @dataclass(frozen=True)

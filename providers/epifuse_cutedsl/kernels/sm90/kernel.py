@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``Sm90Gemm``: a persistent CTA of a producer and two consumer warpgroups. Host entry and kernel body."""
+"""``Sm90Gemm``: a persistent CTA of a producing warpgroup and two or three that consume. Host entry and kernel body."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cutlass import Int32, Uint8, cute
 from cutlass.cute import arch
 
 from epifuse_cutedsl import compat
-from epifuse_cutedsl.configs.sm90 import CONSUMERS, OPERAND_MAPS, WARPGROUP, WARPGROUP_WARPS, Sm90Config
+from epifuse_cutedsl.configs.sm90 import OPERAND_MAPS, REGISTERS, WARPGROUP, WARPGROUP_WARPS, Sm90Config
 from epifuse_cutedsl.configs.sm90_products import ProductKind
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS
 from epifuse_cutedsl.fuse.control import either, when
@@ -50,8 +50,6 @@ than the one before. ``streamed``: 1 where A is read once and is larger than the
 where neither is. ``edges``: 1 where rows of tiles beyond the operands are not copied, 0 where they are filled with
 zeros.
 """
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
-"""Registers a thread after their redistribution; 128 (40 + 2 * 232) are at most the SM's 65536."""
 
 
 class Sm90Gemm:
@@ -134,15 +132,15 @@ class Sm90Gemm:
         maps = [each.get_ptr().toint() for each in (map_0, map_1, map_2, map_3)]
         extents = Extents(*config.turned((m, n)), batches)
         tail = self._tail(base, warpgroup, mine, maps, extents, numbers[len(NUMBERS) :])
-        readers = WARPGROUP_WARPS * (1 if config.pingpong else CONSUMERS) * ring.sharers
+        readers = WARPGROUP_WARPS * (1 if config.pingpong else config.consumers) * ring.sharers
         when(thread == 0, lambda: ring.make_barriers(readers))
         split = self._split(base, warpgroup, mine, share)
         for each in (tail, split) if config.split > 1 else (tail,):
-            when(((thread & 31) == 0) & (warpgroup < CONSUMERS), each.make_barriers)
+            when(((thread & 31) == 0) & (warpgroup < config.consumers), each.make_barriers)
         cluster.launch_dependents()
         operands = [each.get_ptr().toint() for each in (map_a, map_b, edge_a, edge_b)]
         used = [*operands, *maps[: self._epilogue_maps]]
-        producing = (thread == CONSUMERS * WARPGROUP) & (k > Int32(0))  # K = 0: there are no tensor maps
+        producing = (thread == config.consumers * WARPGROUP) & (k > Int32(0))  # K = 0: there are no tensor maps
         when(producing, lambda: [tma.prefetch_tensormap(each) for each in used])
         self._meet()
         k_tiles = (k + (config.tile_k - 1)) // config.tile_k
@@ -158,19 +156,19 @@ class Sm90Gemm:
         clearing = producer.Clearing(ring, schedule, a, b)
 
         def produce() -> None:
-            wgmma.setmaxnreg(PRODUCER_REGISTERS, increase=False)
-            loads = (thread == CONSUMERS * WARPGROUP) & (k_tiles > Int32(0))
+            wgmma.setmaxnreg(REGISTERS[config.consumers][0], increase=False)
+            loads = (thread == config.consumers * WARPGROUP) & (k_tiles > Int32(0))
             whole, cut = functools.partial(load, edges=False), functools.partial(load, edges=True)
             when(loads, lambda: either(edges > 0, cut, whole))
             other = thread - (config.threads - producer.CLEARERS)
             when((edges > 0) & (other >= 0), lambda: clearing.run(other))
 
         def consume() -> None:
-            wgmma.setmaxnreg(CONSUMER_REGISTERS, increase=True)
+            wgmma.setmaxnreg(REGISTERS[config.consumers][1], increase=True)
             when(edges > 0, clearing.wait)
             _consume(self.product, ring, schedule, tail, split, mine, warpgroup, k_tiles)
 
-        either(warpgroup == CONSUMERS, produce, consume)
+        either(warpgroup == config.consumers, produce, consume)
         if cutlass.const_expr(config.ctas > 1):
             cluster.sync()  # until then, others copy into this CTA's memory and arrive at its mbarriers
 
@@ -199,9 +197,9 @@ class Sm90Gemm:
         """The epilogue's kind, with this warpgroup's (and warp's) own memory."""
         config, staged, scratch = self.config, self.config.staged_bytes, self.epilogue.scratch_bytes
         first = base + self._staged
-        kept_bytes, behind = config.kept_bytes, first + CONSUMERS * staged
+        kept_bytes, behind = config.kept_bytes, first + config.consumers * staged
         mine, kept = first + warpgroup * staged, behind + warpgroup * kept_bytes
-        shared_scratch = behind + CONSUMERS * kept_bytes + warpgroup * scratch
+        shared_scratch = behind + config.consumers * kept_bytes + warpgroup * scratch
         accumulator = self.product.kind.result
         if not config.tail.direct:
             memory = epilogue.Memory(mine, shared_scratch, warpgroup + 1)
@@ -217,14 +215,14 @@ class Sm90Gemm:
         config = self.config
         number = arch.make_warp_uniform(warpgroup * WARPGROUP_WARPS + (thread >> 5))
         memory = base + config.stages * config.stage_bytes
-        loads = CONSUMERS * WARPGROUP_WARPS * config.depth * mbarrier.BYTES
+        loads = config.consumers * WARPGROUP_WARPS * config.depth * mbarrier.BYTES
         barriers = base + self._barriers + Ring.barriers_bytes(config) + loads
         return Split(config, share, number, thread & 31, memory, barriers, self.product.kind.result)
 
     @property
     def _barriers(self) -> int:
         each = self.config.staged_bytes + self.config.kept_bytes + self.epilogue.scratch_bytes
-        return self._staged + CONSUMERS * each
+        return self._staged + self.config.consumers * each
 
 
 @cute.jit
@@ -237,7 +235,7 @@ def _consume(
     turns, turn = consumer.Turns(warpgroup), Int32(0)
     row, column, in_a, in_b = Int32(0), Int32(0), Int32(0), Int32(0)
     if cutlass.const_expr(config.pingpong):
-        first, step = first + warpgroup * step, step * CONSUMERS
+        first, step = first + warpgroup * step, step * config.consumers
         stage, parity = ring.skip(stage, parity, warpgroup * k_tiles)
         when(warpgroup == 1, turns.give)
     elif cutlass.const_expr(config.shares_columns):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import cutlass
 from cutlass import Int32, cute
 
-from epifuse_cutedsl.configs.sm90 import CONSUMERS, WARPGROUP
+from epifuse_cutedsl.configs.sm90 import WARPGROUP
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, shared, tma
 from epifuse_cutedsl.kernels.ptx.asm import emit
@@ -22,9 +22,8 @@ _WORDS_BYTES = 16
 """What a thread writes at a time."""
 CLEARERS = 96
 """Threads of the producer's warpgroup beside the warp that copies."""
-_CLEARED_BARRIER = 1 + 2 * CONSUMERS
+_CLEARED_BARRIER = 5
 """Number of a named barrier; those before are of the epilogues and of ``consumer.Turns``."""
-_CLEARED_THREADS = CLEARERS + CONSUMERS * WARPGROUP
 
 
 @dataclass(frozen=True)
@@ -133,13 +132,17 @@ class Clearing:
             _clear_rows(self.ring, self.a, 0, a_rows, thread)
             _clear_rows(self.ring, self.b, self.ring.config.a_bytes, b_rows, thread)
             tma.fence_async_shared()
-            emit(f"bar.arrive {_CLEARED_BARRIER}, {_CLEARED_THREADS};")
+            self._meet("arrive")
 
         when(self._needed(a_rows, b_rows), clear)
 
     def wait(self) -> None:
         """Wait until it has been done. The consumers call it, before their first products."""
-        when(self._needed(*self._rows()), lambda: emit(f"bar.sync {_CLEARED_BARRIER}, {_CLEARED_THREADS};"))
+        when(self._needed(*self._rows()), lambda: self._meet("sync"))
+
+    def _meet(self, how: str) -> None:
+        threads = CLEARERS + self.ring.config.consumers * WARPGROUP
+        emit(f"bar.{how} {_CLEARED_BARRIER}, {threads};")
 
     def _rows(self) -> tuple[Any, Any]:
         """Those of the first tile that copies write."""

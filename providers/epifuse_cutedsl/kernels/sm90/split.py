@@ -12,7 +12,7 @@ from typing import Any
 
 from cutlass import Int32
 
-from epifuse_cutedsl.configs.sm90 import CONSUMERS, WARP, WARPGROUP_WARPS, Sm90Config
+from epifuse_cutedsl.configs.sm90 import WARP, WARPGROUP_WARPS, Sm90Config
 from epifuse_cutedsl.fuse.control import when
 from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, shared
 
@@ -54,7 +54,7 @@ class Split:
 
     def _slot(self, sender: Any) -> Any:
         """Where this lane's first accumulators of ``sender`` (a rank from 1 on) lie in rank 0."""
-        row = (sender - 1) * (CONSUMERS * WARPGROUP_WARPS) + self.number
+        row = (sender - 1) * (self.config.consumers * WARPGROUP_WARPS) + self.number
         return self.memory + row * self.config.warp_accumulator_bytes + self.lane * (4 * _WORDS)
 
     def send(self, accumulators: list[Any], turn: Any) -> None:

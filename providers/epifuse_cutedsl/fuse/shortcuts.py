@@ -144,8 +144,8 @@ class _Uses:
         self._lifted[step.slot] = Way(Precision.FLUSHED, step.operands, scale=2.0**-lift)
 
     def _vanishes(self, step: PlanCompute, power: PlanCompute) -> bool:
-        """Whether all that becomes of ``step``, the reciprocal of a sum with ``power``, is a product with a factor of the
-        power's exponent, whose other factor is large."""
+        """Whether all that becomes of ``step``, the reciprocal of a sum with ``power``, is a product with a factor of
+        the power's exponent, whose other factor is large."""
         readers, exponent = self._readers[step.slot], self._by_slot.get(power.operands[0])
         if step.slot in self._outputs or [each.primitive for each in readers] != ["mul"] or power.primitive != "exp2":
             return False

@@ -143,7 +143,17 @@ def test_operand_sets_rotate():
     contender = Contender("a", [lambda i=i: seen.append(i) for i in range(5)], [])
     launches = timing.run([contender], "cpu", 1, 1.0)["a"].launches
     assert launches % 5 == 0
-    assert seen == [0, 0, *(i % 5 for i in range(launches))]
+    assert seen == [0, 0, 0, *(i % 5 for i in range(launches))]
+
+
+@pytest.mark.parametrize("busy", [0, 1, 2])
+def test_one_launch_that_seems_long_does_not_shorten_the_turns(monkeypatch, busy):
+    took = [100_000, 100_000, 100_000, 1]  # nanoseconds; the last one is the turn's
+    took[busy] = 3_000_000
+    clock = iter([n for each in took for n in (0, each)])
+    monkeypatch.setattr(timing.time, "perf_counter_ns", lambda: next(clock))
+    times = timing.run([Contender("a", [lambda: None], [])], "cpu", 1, 1.0)
+    assert times["a"].launches == timing.ROUND_US // 100
 
 
 def test_peers_by_name():

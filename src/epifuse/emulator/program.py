@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,7 @@ from .reports import ExecutionError, Place
 from .state import Warp
 from .syntax import Function, Instruction, Module, Register
 
-__all__ = ["BLOCKED", "Code", "Program", "build", "clear"]
+__all__ = ["BLOCKED", "Code", "Program", "build"]
 
 
 @dataclass(frozen=True)
@@ -56,17 +55,9 @@ class Program:
     """Registers touched while an asynchronous instruction may still use them."""
 
 
-_PROGRAMS: weakref.WeakKeyDictionary[Function, Program] = weakref.WeakKeyDictionary()
-
-
-def clear() -> None:
-    """Forget every built kernel."""
-    _PROGRAMS.clear()
-
-
 def build(module: Module, function: Function) -> Program:
     """The executable form of a kernel. Raises UnknownInstructionError for what the emulator does not execute."""
-    found = _PROGRAMS.get(function)
+    found: Program | None = next(iter(function.executable), None)
     if found is not None:
         return found
     blocks = blocks_of(function)
@@ -96,7 +87,7 @@ def build(module: Module, function: Function) -> Program:
         any(name.startswith("wait::") for name in tensor),
         early_accesses(blocks, "wait::ld" in tensor),
     )
-    _PROGRAMS[function] = program
+    function.executable.append(program)
     return program
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,9 @@ class Function:
     line: int = 0
     shared_offsets: dict[str, int] = field(default_factory=dict)
     static_shared_bytes: int = 0
+    executable: list[Any] = field(default_factory=list, init=False, repr=False)
+    """What `program.build` made of it, or nothing yet: it refers to the function, so a table elsewhere, even one with
+    weak keys, would keep both for good."""
 
     @property
     def max_threads(self) -> tuple[int, int, int] | None:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parser: every form of statement that compilers write, and the line of what it does not understand."""
 
+import gc
+import weakref
+
 import pytest
 
-from epifuse.emulator import flow, ptx
+from epifuse.emulator import chips, flow, machine, ptx
 from epifuse.emulator.reports import PtxSyntaxError
 from epifuse.emulator.syntax import Address, Discard, Immediate, Label, Pair, Register, Symbol, Vector
 
@@ -20,6 +23,15 @@ def test_a_module_has_its_version_target_and_kernels():
     assert (module.version, module.target) == ("9.0", "sm_90a")
     assert list(module.entries) == ["k"]
     assert module.entries["k"].line == 7
+
+
+def test_a_module_that_ran_is_forgotten_with_its_last_user():
+    module = ptx.parse(HEAD + ".visible .entry k()\n{\n.reg .b32 %r<2>;\nmov.u32 %r1, 1;\nret;\n}\n")
+    machine.launch(module, "k", (1, 1, 1), (32, 1, 1), (1, 1, 1), 0, [], chip=chips.chip("90a"))
+    remembered = weakref.ref(module)
+    del module
+    gc.collect()
+    assert remembered() is None
 
 
 def test_parameters_have_sizes_alignments_and_offsets():

@@ -7,6 +7,11 @@ STAMP := $(VENV)/.epifuse-installed
 BIN   := $(VENV)/bin
 # Another release within pyproject.toml's range, for instance: make test TORCH=torch==2.11.0
 TORCH ?= torch==2.13.0
+# Processes that run tests: one a core that make may use, but eight at most, as each may take several GB of memory.
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
+# Each process begins with a run of neighbouring tests, since these share fixtures and what is kept of kernels; one that
+# has none left takes half of what another has.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # The first of these that is Python 3.11 or 3.12 and can make virtual environments. (A name may be a shim that fails.)
 ifndef PYTHON
@@ -34,10 +39,10 @@ demo: $(STAMP)  ## run the main job on what this machine has
 	$(BIN)/python -m epifuse demo
 
 test: lint type  ## ruff, mypy, and every test
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: $(STAMP)  ## the tests that take less than ten seconds each
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 lint: $(STAMP)  ## ruff's rules and format
 	$(BIN)/ruff check .

@@ -27,6 +27,10 @@ CASES = {
     "maximum(minimum(accum, 3.0), 2.0) * maximum(minimum(accum, 5.0), 0.5)": (1.0, 15.0),
     "exp(accum) * maximum(accum, 0.0)": (0.0, INF),
     "accum * 2.0": ANY,
+    "accum * accum * -2.0 - 1.0": ANY,  # no rule for differences
+    "accum * accum * -2.0 + -1.0": (-INF, -1.0),
+    "maximum(minimum(accum, 3.0), -2.0) * maximum(minimum(accum, 5.0), -4.0)": (-12.0, 15.0),
+    "maximum(accum, -2.0) * -0.5": (-INF, 1.0),
     "abs(maximum(minimum(accum, -2.0), -3.0))": (2.0, 3.0),
     "abs(maximum(minimum(accum, 2.0), -3.0))": (0.0, 3.0),
     "sqrt(minimum(accum, 9.0))": (0.0, 3.0),

@@ -16,8 +16,7 @@ from epifuse_cutedsl.tile.stage import StageShape, run_that_fits
 WARP = 32
 WARPGROUP = 128
 WARPGROUP_WARPS = 4
-TWO, THREE = 2, 3
-REGISTERS = {TWO: (40, 232), THREE: (32, 160)}
+REGISTERS = {2: (40, 232), 3: (32, 160)}
 """By the number of consumers, warpgroups that multiply and run epilogues: registers of a thread of the warpgroup that
 loads, and of theirs, after the redistribution; 128 of each are at most the SM's 65536."""
 WARP_ROWS = 16
@@ -100,7 +99,7 @@ class Sm90Config(NamedTuple):
         Three where each has 64 of 192 rows: two would have a half each, which no instruction takes. An instruction then
         has up to 192 columns: with four warpgroups the assembler has 128 registers for it.
         """
-        return TWO if self.pingpong or self.tile_m != THREE * BLOCK_M else THREE
+        return 2 if self.pingpong or self.tile_m != 3 * BLOCK_M else 3
 
     @property
     def threads(self) -> int:
@@ -308,7 +307,7 @@ def _of_kind(row: Sm90Config, kind: ProductKind) -> Sm90Config | None:
     size = kind.element_bytes
     k_bytes = row.tile_k * HALF.element_bytes
     part = part_of(row.blocks, row.columns, k_bytes, alternating=row.pingpong) if kind.promoted else None
-    if kind.promoted and (part is None or row.consumers != TWO):
+    if kind.promoted and (part is None or row.consumers > 2):
         return None
     return row._replace(tile_k=k_bytes // size, element_bytes=size, part=part)
 

@@ -7,7 +7,7 @@ STAMP := $(VENV)/.epifuse-installed
 BIN   := $(VENV)/bin
 # Another release within pyproject.toml's range, for instance: make test TORCH=torch==2.11.0
 TORCH ?= torch==2.13.0
-# Processes that run tests: one a core that make may use, but eight at most, as each may take several GB of memory.
+# Processes that run tests: one for each core that make may use, but eight at most, as one can take 3 GB of memory.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 # Each process begins with a run of neighbouring tests, since these share fixtures and what is kept of kernels; one that
 # has none left takes half of what another has.

@@ -14,7 +14,7 @@ GOLDEN = Path(__file__).parent / "golden"
 passes.verify_each = True  # the rules of the IR are run after every pass, wherever a test lowers an epilogue
 
 # A kernel that is compiled or emulated makes millions of objects that live until its test ends. Full collections at the
-# usual threshold of 10 go over them again and again, for 8 % of all tests' time; a tenth as many cost 0.1 GB of memory.
+# usual threshold of 10 go over them again and again, for 8 % of all tests' time; a sixth as many take 0.1 GB more.
 gc.set_threshold(*gc.get_threshold()[:2], 100)
 
 

@@ -17,6 +17,12 @@ def emit(text: str, outputs: Sequence[Any] = (), inputs: Sequence[Any] = ()) -> 
     return results if len(outputs) > 1 else (results,)
 
 
+def elected(text: str) -> str:
+    """``text``, one instruction, done by one lane of a warp, always the same one; all lanes come here (PTX ISA,
+    "elect.sync"). The assembler needs no branch for it, nor a loop over lanes round tensor copies."""
+    return f"{{\n.reg .pred mine;\nelect.sync _|mine, 0xffffffff;\n@mine {text}\n}}"
+
+
 def braced(prefix: str, count: int, first: int = 0) -> str:
     """``{{$r0}, {$r1}}`` for a vector operand of several registers, ``{$r0}`` for one of one."""
     names = ", ".join(f"{{${prefix}{first + i}}}" for i in range(count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from epifuse_cutedsl.kernels.ptx.asm import emit
+from epifuse_cutedsl.kernels.ptx.asm import elected, emit
 
 BYTES = 8
 
@@ -46,12 +46,12 @@ def arrive_at(address: Any, predicate: Any) -> None:
     emit("@{$r1} mbarrier.arrive.release.cta.shared::cluster.b64 _, [{$r0}];", (), [address, predicate])
 
 
-def arrive_expect_tx(barrier: Any, size_bytes: Any) -> None:
-    """One arrival, and ``size_bytes`` (an int or Int32) that asynchronous copies are to bring before the phase
+def arrive_expect_tx(barrier: Any, size_bytes: Any, *, elects: bool = False) -> None:
+    """One arrival (``elects``: of one of the warp's lanes, all of which come here), and ``size_bytes`` (an int or Int32) that asynchronous copies are to bring before the phase
     completes."""
     known = isinstance(size_bytes, int)
     text = f"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [{{$r0}}], {size_bytes if known else '{$r1}'};"
-    emit(text, (), [barrier, *(() if known else (size_bytes,))])
+    emit(elected(text) if elects else text, (), [barrier, *(() if known else (size_bytes,))])
 
 
 def wait_parity(barrier: Any, parity: Any) -> None:

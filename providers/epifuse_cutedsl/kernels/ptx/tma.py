@@ -8,7 +8,7 @@ from typing import Any
 
 from cutlass import Int64
 
-from epifuse_cutedsl.kernels.ptx.asm import braced, emit
+from epifuse_cutedsl.kernels.ptx.asm import braced, elected, emit
 
 
 def prefetch_tensormap(tensor_map: Any) -> None:
@@ -26,6 +26,7 @@ def load(
     ranks: Any = None,
     pair: bool = False,
     policy: Any = None,
+    elects: bool = False,
 ) -> None:
     """Copy the box at ``coordinates`` (Int32, innermost dimension first) to the shared address ``target``.
 
@@ -45,13 +46,14 @@ def load(
         f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{to} "
         f"[{{$r0}}], [{{$r1}}, {braced('r', rank, 3)}], [{{$r2}}]{', ranks' if several else ''}{hint};"
     )
+    text = elected(text) if elects else text
     if several:
         made = f"mov.b16 ranks, {(1 << ctas) - 1};" if ranks is None else f"cvt.u16.u32 ranks, {{$r{3 + rank}}};"
         text = f"{{\n.reg .b16 ranks;\n{made}\n{text}\n}}"
     emit(text, (), [*operands, *(() if policy is None else (policy,))])
 
 
-def prefetch(tensor_map: Any, coordinates: Sequence[Any]) -> None:
+def prefetch(tensor_map: Any, coordinates: Sequence[Any], *, elects: bool = False) -> None:
     """Bring the box at ``coordinates`` (as in ``load``) into the second-level cache (PTX ISA,
     "cp.async.bulk.prefetch.tensor").
 
@@ -59,7 +61,7 @@ def prefetch(tensor_map: Any, coordinates: Sequence[Any]) -> None:
     """
     rank = len(coordinates)
     text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global [{{$r0}}, {braced('r', rank, 1)}];"
-    emit(text, (), [tensor_map, *coordinates])
+    emit(elected(text) if elects else text, (), [tensor_map, *coordinates])
 
 
 def eviction(priority: str) -> Any:
@@ -77,7 +79,7 @@ def store(tensor_map: Any, coordinates: Sequence[Any], source: Any, *, elects: b
     rank = len(coordinates)
     text = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group [{{$r0}}, {braced('r', rank, 2)}], [{{$r1}}];"
     if elects:
-        text = f"{{\n.reg .pred mine;\nelect.sync _|mine, 0xffffffff;\n@mine {text}\n}}"
+        text = elected(text)
     emit(text, (), [tensor_map, source, *coordinates])
 
 

@@ -157,7 +157,7 @@ class Sm90Gemm:
 
         def produce() -> None:
             wgmma.setmaxnreg(REGISTERS[config.consumers][0], increase=False)
-            loads = (thread == config.consumers * WARPGROUP) & (k_tiles > Int32(0))
+            loads = (arch.make_warp_uniform(thread >> 5) == config.consumers * WARPGROUP_WARPS) & (k_tiles > Int32(0))
             whole, cut = functools.partial(load, edges=False), functools.partial(load, edges=True)
             when(loads, lambda: either(edges > 0, cut, whole))
             other = thread - (config.threads - producer.CLEARERS)

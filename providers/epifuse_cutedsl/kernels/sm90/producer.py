@@ -77,7 +77,7 @@ class Source:
 
         def copies() -> None:
             for box, place in enumerate(self._places(origin, k, batch)):
-                tma.load(target + box * tile.box_bytes, cut.tensor_map, place, full, ranks=ranks, policy=policy)
+                tma.load(target + box * tile.box_bytes, cut.tensor_map, place, full, ranks=ranks, policy=policy, elects=True)
 
         if cut.some is True:
             copies()
@@ -87,7 +87,7 @@ class Source:
     def prefetch(self, cut: Cut, origin: Any, k: Any, batch: Any) -> None:
         """Bring what ``load`` will copy into the second-level cache."""
         for place in self._places(origin, k, batch):
-            tma.prefetch(cut.tensor_map, place)
+            tma.prefetch(cut.tensor_map, place, elects=True)
 
     def _places(self, origin: Any, k: Any, batch: Any) -> list[list[Any]]:
         """Where this CTA's part of each box of a K tile begins in the operand."""
@@ -178,7 +178,7 @@ def run(
     streamed: Any,
     edges: bool,
 ) -> None:
-    """Load ``k_tiles`` K tiles, from number ``first`` on, of all of the CTA's tiles. One thread calls it.
+    """Load ``k_tiles`` K tiles, from number ``first`` on, of all of the CTA's tiles. A whole warp calls it.
 
     Tile number i begins ``i * stagger`` K tiles further on, and comes back to the first ones at the end. Where the
     first one lies is found out before the wait for the grids before (with all else that comes before the first copy,
@@ -213,7 +213,7 @@ def run(
         for _ in cutlass.range(k_tiles, unroll=1):
             mbarrier.wait_parity(ring.empty(stage), parity)
             full, target = ring.full(stage), ring.address(stage)
-            mbarrier.arrive_expect_tx(full, a_cut.bytes + b_cut.bytes)
+            mbarrier.arrive_expect_tx(full, a_cut.bytes + b_cut.bytes, elects=True)
             copy_a = functools.partial(a.load, a_cut, target, m, k, batch, full)
             copy_b = functools.partial(b.load, b_cut, target + config.a_bytes, n, k, batch, full)
             if streamed > 0:

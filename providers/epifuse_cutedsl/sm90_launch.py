@@ -13,7 +13,6 @@ from epifuse.runtime import tensormap
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, OPERAND_MAPS, Sm90Config
 from epifuse_cutedsl.configs.sm90_products import KINDS
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, maps_of
-from epifuse_cutedsl.tile.operand import ATOM_ROWS
 from epifuse_cutedsl.tma_launch import TmaLaunch
 from epifuse_cutedsl.tma_operands import Route, routes_of
 
@@ -24,12 +23,12 @@ In step, all SMs would ask memory for the same part of every row: 53 instead of 
 H200 (4 and 16 do as well, 7 costs 2 %, 1 and 32 cost more). What the cache holds is faster in step: 240 instead of 208
 at 64 x 4096 x 4096.
 """
-_LEFT_OUT = 0.5
-"""Of an operand's last tile, how many rows must be beyond it for copies to leave them out; in its only tile, any atom.
+_LEFT_OUT = 4
+"""Of an operand's last tile, how many rows must be beyond it for copies to leave them out.
 
 To fill a row with zeros takes the tensor copies three times as long as to bring one. H200: 16 x 4096 x 4096 13.9
-instead of 7.7 us, 16 x 8192 x 8192 43.8 instead of 33.4, both with tiles of 64 x 64; 160 x 6144 x 4096 26.7 instead of
-22.2 with 64 x 192. But at 1000^3 (40 rows of 64, 104 of 128) leaving them out costs 1 %.
+instead of 7.7 us, 16 x 8192 x 8192 43.8 instead of 33.4, both with tiles of 64 x 64; 200 x 5120 x 5120 38.5 instead of
+26 with 128 x 112, 60 x 4096 x 4096 8.9 instead of 8.5 with 64 x 64. But with 63 or 127 rows it costs 1 to 3 %.
 """
 _CACHE_BYTES = 50 << 20
 """The second-level cache of an H200."""
@@ -75,14 +74,7 @@ def _has_edges(config: Sm90Config, args: GemmArguments) -> bool:
     reached = -(-args.problem_size.K // config.tile_k) // config.split >= config.stages
     a, b = (route.operand.major == "k" for route in config.turned(routes(args)))
     sides = ((a, m, config.tile_m, config.cluster), (b, n, config.tile_n, config.cluster_n))
-    return reached and any(k_major and _is_left_out(*side) for k_major, *side in sides)
-
-
-def _is_left_out(extent: int, tile: int, cluster: int) -> bool:
-    """Whether an operand's last tile (or one behind it, of a cluster's) has enough rows beyond it."""
-    together = tile * cluster
-    beyond = -extent % together
-    return beyond >= (ATOM_ROWS if extent < together else tile * _LEFT_OUT)
+    return reached and any(k_major and -n % (tile * clusters) >= _LEFT_OUT for k_major, n, tile, clusters in sides)
 
 
 def _sm_count(device: torch.device) -> int:

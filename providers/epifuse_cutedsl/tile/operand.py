@@ -69,7 +69,7 @@ class OperandTile(NamedTuple):
     def edge(self, extent: int) -> OperandTile:
         """The tile whose boxes are what is left of this one's at the end of an operand of ``extent`` positions: of the
         one part that is copied neither whole nor not at all."""
-        rows = -(-extent // ATOM_ROWS) * ATOM_ROWS % self.part_rows
+        rows = extent % self.part_rows
         return self._replace(extent=rows, parts=1) if self.k_major and rows else self
 
     @property

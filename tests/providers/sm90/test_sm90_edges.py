@@ -48,11 +48,14 @@ def test_a_short_k_fills_rows_with_zeros(hopper, k):
     ("size", "tile", "cluster", "split", "expected"),
     [
         ((16, 4096, 4096), (64, 64), (1, 1), 2, True),
-        ((57, 4096, 4096), (64, 64), (1, 1), 1, False),  # no atom of 8 rows
-        ((56, 4096, 4096), (64, 64), (1, 1), 1, True),
+        ((61, 4096, 4096), (64, 64), (1, 1), 1, False),  # three rows
+        ((60, 4096, 4096), (64, 64), (1, 1), 1, True),
         ((64, 4096, 4096), (64, 64), (1, 1), 1, False),
         ((4096, 16, 4096), (64, 64), (1, 1), 1, True),
-        ((1000, 1000, 1000), (64, 128), (1, 1), 1, False),  # 40 of 64 rows, 104 of 128
+        ((1000, 1000, 1000), (64, 128), (1, 1), 1, True),  # 40 of 64 rows, 104 of 128
+        ((127, 4096, 4096), (64, 64), (1, 1), 1, False),
+        ((191, 6144, 4096), (64, 64), (1, 2), 1, False),
+        ((128, 6272, 4096), (64, 128), (1, 2), 1, True),  # the second CTA of a pair has no columns
         ((160, 6144, 4096), (64, 192), (2, 1), 1, True),  # one CTA of a pair has no rows at all
         ((3000, 3072, 3000), (128, 192), (1, 1), 1, True),
         ((16, 4096, 448), (64, 64), (1, 1), 1, False),  # seven K tiles for eight stages
@@ -68,7 +71,7 @@ def test_rows_are_left_out_where_that_pays(hopper, size, tile, cluster, split, e
 
 @pytest.mark.parametrize(
     ("extent", "parts", "rows"),
-    [(16, 1, 16), (9, 1, 16), (64, 1, 64), (65, 1, 8), (128, 2, 32), (160, 2, 32), (168, 2, 8), (200, 2, 8)],
+    [(16, 1, 16), (9, 1, 9), (64, 1, 64), (65, 1, 1), (128, 2, 32), (160, 2, 32), (168, 2, 8), (195, 2, 3)],
 )
 def test_the_map_of_an_edge_has_what_is_left_of_one_part(extent, parts, rows):
     tile = OperandTile(64, 2, k_major=True, parts=parts)

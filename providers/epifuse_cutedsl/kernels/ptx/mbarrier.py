@@ -47,8 +47,8 @@ def arrive_at(address: Any, predicate: Any) -> None:
 
 
 def arrive_expect_tx(barrier: Any, size_bytes: Any, *, elects: bool = False) -> None:
-    """One arrival (``elects``: of one of the warp's lanes, all of which come here), and ``size_bytes`` (an int or Int32) that asynchronous copies are to bring before the phase
-    completes."""
+    """One arrival (``elects``: of one of a warp's lanes, all of which come here), and ``size_bytes`` (an int or Int32)
+    that asynchronous copies are to bring before the phase completes."""
     known = isinstance(size_bytes, int)
     text = f"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [{{$r0}}], {size_bytes if known else '{$r1}'};"
     emit(elected(text) if elects else text, (), [barrier, *(() if known else (size_bytes,))])

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer: one thread that keeps the ring full by tensor copies, tile after tile."""
+"""The producer: one warp that keeps the ring full by tensor copies, tile after tile.
+
+All of its lanes go through the loop, and one is elected for each copy. With one thread in it, the assembler put a loop
+over lanes round each copy; where a CTA has few bytes to wait for, that was what it waited for (24 x 4096 x 4096: 8.5
+instead of 7.3 us).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, shared, tma
 from epifuse_cutedsl.kernels.ptx.asm import emit
 from epifuse_cutedsl.kernels.sm90.ring import Ring
 from epifuse_cutedsl.kernels.sm90.schedule import Schedule
-from epifuse_cutedsl.tile.operand import ATOM_ROWS, SWIZZLE_BYTES, OperandTile
+from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES, OperandTile
 
 _WORDS_BYTES = 16
 """What a thread writes at a time."""
@@ -43,8 +48,8 @@ class Source:
     def cut(self, origin: Any) -> Cut:
         """What is copied of the tile at ``origin``, which may have rows beyond the operand.
 
-        They are left out, in whole atoms. What lies there in shared memory is anything, and reaches only rows or
-        columns of the result that the problem does not have.
+        They are left out. What lies there in shared memory is anything, and reaches only rows or columns of the result
+        that the problem does not have.
         """
         tile, rows = self.tile, self.rows(origin)
         if not tile.k_major:
@@ -59,13 +64,11 @@ class Source:
         return Cut(self.tensor_map, True, self.tile.copied_bytes)
 
     def rows(self, origin: Any) -> Any:
-        """The rows of a tile at ``origin`` that are copied, K-major: those with positions of the operand, in whole
-        atoms."""
+        """The rows of a tile at ``origin`` that are copied, K-major: those with positions of the operand."""
         tile = self.tile
         if not tile.k_major:
             return Int32(tile.box_rows)
-        left = (self.extent - origin + (ATOM_ROWS - 1)) // ATOM_ROWS * ATOM_ROWS
-        return cutlass.max(Int32(0), cutlass.min(left, Int32(tile.box_rows)))
+        return cutlass.max(Int32(0), cutlass.min(self.extent - origin, Int32(tile.box_rows)))
 
     def load(self, cut: Cut, target: Any, origin: Any, k: Any, batch: Any, full: Any, policy: Any = None) -> None:
         """Start the copies of one K tile; ``origin`` is the tile's place along M or N, ``policy`` says how long the
@@ -77,7 +80,8 @@ class Source:
 
         def copies() -> None:
             for box, place in enumerate(self._places(origin, k, batch)):
-                tma.load(target + box * tile.box_bytes, cut.tensor_map, place, full, ranks=ranks, policy=policy, elects=True)
+                to = target + box * tile.box_bytes
+                tma.load(to, cut.tensor_map, place, full, ranks=ranks, policy=policy, elects=True)
 
         if cut.some is True:
             copies()
@@ -180,6 +184,9 @@ def run(
 ) -> None:
     """Load ``k_tiles`` K tiles, from number ``first`` on, of all of the CTA's tiles. A whole warp calls it.
 
+    B is copied first, as with few rows its tiles are the CTAs' own (64 x 4096 x 4096 8.2 instead of 8.4 us with tiles of
+    64 x 64), but A where operands are swapped or a cluster shares it.
+
     Tile number i begins ``i * stagger`` K tiles further on, and comes back to the first ones at the end. Where the
     first one lies is found out before the wait for the grids before (with all else that comes before the first copy,
     1100 cycles on an H200), the next ones' places behind the copies of the one before.
@@ -221,11 +228,14 @@ def run(
                     copy_a(once)
                     copy_b()
                 else:
-                    copy_a()
                     copy_b(once)
-            else:
+                    copy_a()
+            elif cutlass.const_expr(config.swapped or config.cluster_n > 1):
                 copy_a()
                 copy_b()
+            else:
+                copy_b()
+                copy_a()
             k = _after(k, config.tile_k, begin, end)
             stage, parity = ring.after(stage, parity)
         following = index + schedule.step

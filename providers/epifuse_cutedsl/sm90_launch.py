@@ -24,11 +24,14 @@ H200 (4 and 16 do as well, 7 costs 2 %, 1 and 32 cost more). What the cache hold
 at 64 x 4096 x 4096.
 """
 _LEFT_OUT = 4
-"""Of an operand's last tile, how many rows must be beyond it for copies to leave them out.
+_LEFT_OUT_SHARE = 1 / 32
+"""Of an operand's last tile, how many rows must be beyond it for copies to leave them out; and in its only tile, what
+share of them, which may be fewer.
 
 To fill a row with zeros takes the tensor copies three times as long as to bring one. H200: 16 x 4096 x 4096 13.9
 instead of 7.7 us, 16 x 8192 x 8192 43.8 instead of 33.4, both with tiles of 64 x 64; 200 x 5120 x 5120 38.5 instead of
-26 with 128 x 112, 60 x 4096 x 4096 8.9 instead of 8.5 with 64 x 64. But with 63 or 127 rows it costs 1 to 3 %.
+26 with 128 x 112, 62 x 4096 x 4096 8.4 instead of 8.2 with 64 x 64, 15 x 4096 x 4096 7.4 instead of 7.0 with 64 x 16.
+But with 63 or 127 rows it costs 1 to 3 %, at 1022^3 (tiles of 64 x 128) 5.
 """
 _CACHE_BYTES = 50 << 20
 """The second-level cache of an H200."""
@@ -73,8 +76,14 @@ def _has_edges(config: Sm90Config, args: GemmArguments) -> bool:
     m, n = config.turned((args.problem_size.M, args.problem_size.N))
     reached = -(-args.problem_size.K // config.tile_k) // config.split >= config.stages
     a, b = (route.operand.major == "k" for route in config.turned(routes(args)))
-    sides = ((a, m, config.tile_m, config.cluster), (b, n, config.tile_n, config.cluster_n))
-    return reached and any(k_major and -n % (tile * clusters) >= _LEFT_OUT for k_major, n, tile, clusters in sides)
+    sides = ((a, m, config.tile_m * config.cluster), (b, n, config.tile_n * config.cluster_n))
+    return reached and any(k_major and _is_left_out(extent, together) for k_major, extent, together in sides)
+
+
+def _is_left_out(extent: int, together: int) -> bool:
+    """Whether the last of an operand's tiles, or of clusters' tiles, of so many rows has enough rows beyond it."""
+    least = min(_LEFT_OUT, together * _LEFT_OUT_SHARE) if extent < together else _LEFT_OUT
+    return -extent % together >= max(1, least)
 
 
 def _sm_count(device: torch.device) -> int:

@@ -160,14 +160,19 @@ class Clearing:
 
 @cute.jit
 def _clear_rows(ring: Ring, source: Source, behind: int, first: Any, thread: Any) -> None:
-    """Zeros to the rows from ``first`` on of a tile of all stages, which lies ``behind`` so many bytes in them."""
+    """Zeros to the rows from ``first`` on of a tile of all stages, which lies ``behind`` so many bytes in them.
+
+    Stages and boxes in the inner loop are offsets of one address: a row at a time takes 0.6 us less than a stage at a
+    time with 24 rows of 64 in eight stages (24 x 4096 x 4096).
+    """
     tile = source.tile
     begin, end = first * SWIZZLE_BYTES + thread * _WORDS_BYTES, tile.box_rows * SWIZZLE_BYTES
-    for stage in cutlass.range(ring.config.stages, unroll=1):
-        for box in cutlass.range_constexpr(tile.boxes):
-            start = ring.address(stage) + (behind + box * tile.box_bytes)
-            for at in cutlass.range(begin, end, CLEARERS * _WORDS_BYTES, unroll=1):
-                shared.st_shared(start + at, [alu.zero()] * 4)
+    zeros = [alu.zero()] * 4
+    for at in cutlass.range(begin, end, CLEARERS * _WORDS_BYTES, unroll=1):
+        start = ring.address(0) + (at + behind)
+        for stage in cutlass.range_constexpr(ring.config.stages):
+            for box in cutlass.range_constexpr(tile.boxes):
+                shared.st_shared(start, zeros, stage * ring.config.stage_bytes + box * tile.box_bytes)
 
 
 @cute.jit
@@ -184,8 +189,8 @@ def run(
 ) -> None:
     """Load ``k_tiles`` K tiles, from number ``first`` on, of all of the CTA's tiles. A whole warp calls it.
 
-    B is copied first, as with few rows its tiles are the CTAs' own (64 x 4096 x 4096 8.2 instead of 8.4 us with tiles of
-    64 x 64), but A where operands are swapped or a cluster shares it.
+    B is copied first, as with few rows its tiles are the CTAs' own (64 x 4096 x 4096 8.2 instead of 8.4 us with
+    tiles of 64 x 64), but A where operands are swapped or a cluster shares it.
 
     Tile number i begins ``i * stagger`` K tiles further on, and comes back to the first ones at the end. Where the
     first one lies is found out before the wait for the grids before (with all else that comes before the first copy,

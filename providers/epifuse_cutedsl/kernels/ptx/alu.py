@@ -15,6 +15,11 @@ def zero(bits: int = 32) -> Any:
     return emit(f"mov.b{bits} {{$w0}}, 0;", [Int64 if bits == 64 else Int32])[0]
 
 
+def computed_here(value: Any) -> Any:
+    """The Int32 again; compilers then do not put off what it is computed from to where it is used."""
+    return emit("mov.b32 {$w0}, {$r0};", [Int32], [value])[0]
+
+
 def prmt(low: Any, high: Any, selector: int) -> Any:
     """``prmt.b32``: four bytes picked of eight; a hexadecimal digit of the selector, lowest first, names each."""
     return emit(f"prmt.b32 {{$w0}}, {{$r0}}, {{$r1}}, {selector:#06x};", [Int32], [low, high])[0]

@@ -229,7 +229,12 @@ class Sm90Gemm:
 def _consume(
     product: Any, ring: Any, schedule: Any, tail: Any, split: Any, thread: Any, warpgroup: Any, k_tiles: Any
 ) -> None:
-    """All tiles of one consumer warpgroup."""
+    """All tiles of one consumer warpgroup.
+
+    The next tile's place takes two divisions. They stand before the products: behind them, the assembler put them
+    before the other warpgroup's turn (H200, 8192 x 8192 x 512 swiglu 114 instead of 103 us; other epilogues gain 1 to
+    2 %).
+    """
     config = ring.config
     stage, parity, first, step = Int32(0), Int32(0), schedule.first, schedule.step
     turns, turn = consumer.Turns(warpgroup), Int32(0)
@@ -252,6 +257,7 @@ def _consume(
         else:
             tail.start(pieces)
         rows = tail.rows(pieces[0])
+        following = [alu.computed_here(each) for each in schedule.place(index + step)]
         if cutlass.const_expr(config.pingpong):
             turns.take()
         begun: list[Any] = []
@@ -266,7 +272,7 @@ def _consume(
         else:
             tail.run(product, accumulators, pieces, begun[0], turn)
         turn = turn + 1
-        batch, m, n = schedule.place(index + step)
+        batch, m, n = following
     tail.finish()
 
 

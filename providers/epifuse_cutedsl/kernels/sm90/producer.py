@@ -189,9 +189,6 @@ def run(
 ) -> None:
     """Load ``k_tiles`` K tiles, from number ``first`` on, of all of the CTA's tiles. A whole warp calls it.
 
-    B is copied first, as with few rows its tiles are the CTAs' own (64 x 4096 x 4096 8.2 instead of 8.4 us with
-    tiles of 64 x 64), but A where operands are swapped or a cluster shares it.
-
     Tile number i begins ``i * stagger`` K tiles further on, and comes back to the first ones at the end. Where the
     first one lies is found out before the wait for the grids before (with all else that comes before the first copy,
     1100 cycles on an H200), the next ones' places behind the copies of the one before.
@@ -235,12 +232,12 @@ def run(
                 else:
                     copy_b(once)
                     copy_a()
-            elif cutlass.const_expr(config.swapped or config.cluster_n > 1):
-                copy_a()
+            elif cutlass.const_expr(config.b_first):
                 copy_b()
+                copy_a()
             else:
-                copy_b()
                 copy_a()
+                copy_b()
             k = _after(k, config.tile_k, begin, end)
             stage, parity = ring.after(stage, parity)
         following = index + schedule.step

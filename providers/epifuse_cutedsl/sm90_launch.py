@@ -16,12 +16,14 @@ from epifuse_cutedsl.fuse.boxes import MOST_MAPS, maps_of
 from epifuse_cutedsl.tma_launch import TmaLaunch
 from epifuse_cutedsl.tma_operands import Route, routes_of
 
-_STAGGER = 4
-"""K tiles by which neighbouring tiles begin apart, where each tile of an operand beyond the cache is read once.
+_STAGGER, _SHARED_ROWS = 4, 64
+"""K tiles by which neighbouring tiles begin apart, where each tile of an operand beyond the cache is read once; but not
+where CTAs without a cluster have so many rows of the other operand in common.
 
 In step, all SMs would ask memory for the same part of every row: 53 instead of 61 TFLOP/s at 16 x 8192 x 8192 on an
-H200 (4 and 16 do as well, 7 costs 2 %, 1 and 32 cost more). What the cache holds is faster in step: 240 instead of 208
-at 64 x 4096 x 4096.
+H200 (4 and 16 do as well, 7 costs 2 %, 1 and 32 cost more). What the cache holds is faster in step, as requests for the
+same line at the same time become one: 240 instead of 208 at 64 x 4096 x 4096, 64.6 instead of 67.4 us at 128 x 28672 x
+4096; in pairs 8192 x 128 x 8192 takes 39.0 us apart, 44.4 in step.
 """
 _LEFT_OUT = 4
 _LEFT_OUT_SHARE = 1 / 32
@@ -35,6 +37,13 @@ But with 63 or 127 rows it costs 1 to 3 %, at 1022^3 (tiles of 64 x 128) 5.
 """
 _CACHE_BYTES = 50 << 20
 """The second-level cache of an H200."""
+_STREAMED_BYTES, _STREAM_READERS = 36 << 20, 2
+"""An operand of so many bytes, of which each tile is read so often at most, streams: then it does not push all else out
+of the cache.
+
+H200: 3 to 6 % at 5120 x 5120 and 6144 x 4096 with 16 to 128 rows, 10 at 160 x 6144 x 4096, 4 to 8 at 48 x 4608 x 4096,
+5 at 256 x 4096 x 8192 (two readers); four make no difference, and with 34 megabytes it costs up to 5 %.
+"""
 
 
 class Sm90Launch(TmaLaunch):
@@ -58,11 +67,20 @@ class Sm90Launch(TmaLaunch):
             others = maps_of(self._bound, self._compiled.kinds.boxes)
             maps[OPERAND_MAPS : OPERAND_MAPS + len(others)] = [tensormap.encode(each, args.A.device) for each in others]
         main = [*maps, m, n, k, batches, int(a.batched), int(b.batched), *tiles, group]
-        streams = min(tiles) == 1 and max(m, n) * k * args.A.traits.dtype.bytes > _CACHE_BYTES
-        main += [_STAGGER if streams else 0, (1 if m > n else 2) if streams else 0, int(_has_edges(config, args))]
+        main += [*_streaming(config, m, n, k * args.A.traits.dtype.bytes, min(tiles)), int(_has_edges(config, args))]
         pieces = list(config.turned((-(-m // BLOCK_M), -(-n // config.epilogue_n))))
         clusters = min(total, max(1, _sm_count(args.A.device) // config.ctas))
         return (clusters * config.ctas, 1, 1), main, pieces
+
+
+def _streaming(config: Sm90Config, m: int, n: int, row_bytes: int, readers: int) -> tuple[int, int]:
+    """By how many K tiles neighbouring tiles begin apart, and which operand streams: 0 neither, 1 A, 2 B; of both in
+    the kernel's order. Of so many tiles each is read, by as many CTAs or clusters."""
+    longest_bytes = max(m, n) * row_bytes
+    if readers > _STREAM_READERS or longest_bytes < _STREAMED_BYTES:
+        return 0, 0
+    apart = readers == 1 and longest_bytes > _CACHE_BYTES and (config.ctas > 1 or min(m, n) < _SHARED_ROWS)
+    return _STAGGER if apart else 0, 1 if m > n else 2
 
 
 def routes(args: GemmArguments) -> tuple[Route, Route]:

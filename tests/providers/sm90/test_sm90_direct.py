@@ -128,6 +128,7 @@ def test_sizes_around_a_piece(hopper, size):
 @pytest.mark.parametrize("split", [1, 2])
 def test_few_rows_or_columns_begin_apart(hopper, monkeypatch, size, split):
     monkeypatch.setattr(sm90_launch, "_CACHE_BYTES", 0)
+    monkeypatch.setattr(sm90_launch, "_STREAMED_BYTES", 0)
     m, n, _ = size
     args = hopper.arguments(size, bias=hopper.integers(n), D=hopper.nothing(m, n))
     hopper.run(args, "pingpong", (64, 64), split=split, sm_count=4)

@@ -89,9 +89,32 @@ def test_the_map_of_an_edge_has_what_is_left_of_one_part(extent, parts, rows):
     [("pingpong", (128, 128), 1, 1), ("pingpong", (64, 128), (2, 1), 1), ("cooperative", (64, 128), 1, 2)],
 )
 def test_operands_that_are_read_once(hopper, monkeypatch, mode, tile, cluster, split, size):
-    """Their first K tiles are asked for before the grid before has ended, and each tile begins with another K tile."""
-    monkeypatch.setattr(sm90_launch, "_CACHE_BYTES", 0)
+    """Their first K tiles are asked for before the grid before has ended, and tiles begin with the same or another."""
+    shared_rows = 0 if size[0] == 16 else 64  # with few columns, tiles begin apart without a cluster too
+    for limit, value in (("_CACHE_BYTES", 0), ("_STREAMED_BYTES", 0), ("_SHARED_ROWS", shared_rows)):
+        monkeypatch.setattr(sm90_launch, limit, value)
     hopper.run(hopper.arguments((*size, 1100)), mode, tile, 8, None, cluster, split, seed=size[0], sm_count=4)
+
+
+@pytest.mark.parametrize(
+    ("size", "tile", "cluster", "readers", "expected"),
+    [
+        ((16, 4096, 4096), (64, 64), (1, 1), 1, (0, 0)),  # 34 megabytes
+        ((16, 4608, 4096), (64, 64), (1, 1), 1, (0, 2)),
+        ((4608, 16, 4096), (64, 64), (1, 1), 1, (0, 1)),
+        ((16, 5120, 5120), (64, 64), (1, 1), 1, (0, 2)),  # no more than the cache
+        ((16, 8192, 8192), (64, 64), (1, 1), 1, (4, 2)),
+        ((63, 8192, 8192), (64, 64), (1, 1), 1, (4, 2)),
+        ((64, 8192, 8192), (64, 64), (1, 1), 1, (0, 2)),  # as many rows that all CTAs read in step
+        ((128, 8192, 8192), (64, 128), (2, 1), 1, (4, 2)),  # less of them where a pair shares the other operand
+        ((256, 8192, 8192), (64, 128), (2, 1), 2, (0, 2)),
+        ((512, 8192, 8192), (64, 128), (2, 1), 4, (0, 0)),
+    ],
+)
+def test_when_operands_stream_and_tiles_begin_apart(size, tile, cluster, readers, expected):
+    config = Sm90Config(*tile, 64, True, 64, *cluster)
+    m, n, k = size
+    assert sm90_launch._streaming(config, m, n, 2 * k, readers) == expected
 
 
 @pytest.mark.parametrize("size", [(70, 65), (65, 300)])

@@ -91,7 +91,7 @@ def test_the_epilogue_of_a_wide_tile_has_no_branch(hopper, tmp_path, activation)
 def test_there_is_no_loop_over_lanes_round_a_copy(hopper, tmp_path, cluster):
     """One thread that copies has one round each: 24 x 4096 x 4096 16 % slower."""
     args = hopper.arguments((24, 130, 512), bias=torch.zeros(130), D=torch.empty(24, 130))
-    image = hopper.operator_of(args, "pingpong", (64, 64), cluster=cluster).compile(args, target_sm="90a")
+    image = hopper.operator_of(args, "pingpong", (64, 128), cluster=cluster).compile(args, target_sm="90a")
     code = code_of(image.compiled_obj.launcher.image, tmp_path)
     assert len([line for line in code if "UTMALDG" in line]) >= 4
     assert not [line for line in code if "BRA.U.ANY" in line]

@@ -187,13 +187,24 @@ def rank(operators: Sequence[Operator], times: Sequence[float | None]) -> list[O
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One operator family's answer: how many operators it offers, or why none."""
+    """One operator family's answer: how many operators it offers and the one that is predicted to be the fastest of
+    them, or why none."""
 
     provider: str
     family: str
     status: Status
     operators: int
     place: Place | None = None
+    first: str = ""
+
+    @property
+    def remark(self) -> str:
+        """The first operator's name; where there is none, why."""
+        return self.first if self.status else self.status.reason
+
+
+REMARK = "first of them, or why none"
+"""What the last column of an explanation says."""
 
 
 @dataclass(frozen=True)
@@ -211,10 +222,9 @@ class Explanation:
 
     def __str__(self) -> str:
         where = "the CPU" if self.target is None else f"sm_{self.target}"
-        table = [("provider", "family", "operators", "reason")]
+        table = [("provider", "family", "operators", REMARK)]
         for row in self.rows:
-            reason = "" if row.status else row.status.reason.split("\n")[0]
-            table.append((row.provider, row.family, str(row.operators), reason))
+            table.append((row.provider, row.family, str(row.operators), row.remark.split("\n")[0]))
         widths = [max(len(cells[i]) for cells in table) for i in range(3)]
         lines = [f"Operators for {where}"]
         for cells in table:
@@ -227,7 +237,8 @@ class Explanation:
 def explain(
     args: RuntimeArguments, target_sm: TargetLike = None, metadata_filter: MetadataFilter | None = None
 ) -> Explanation:
-    """``get_operators`` with every answer: per operator family a ``Status``, its reason, and the user's source line.
+    """``get_operators`` with every answer: per operator family how many and the first, or why none, with the user's
+    source line.
 
     Args:
         args: what is to be computed.
@@ -267,24 +278,24 @@ def _row(
         found, status = _supported(family, args, target)
     except Exception as error:  # noqa: BLE001 - as in _generated
         return Row(name, family.__name__, Status.fail(f"Left out: {failure(error)}"), 0)
-    count = len(found)
-    if metadata_filter is not None and found:
-        count = len(_filtered(found, metadata_filter))
-        status = status if count else Status.fail(f"metadata_filter keeps none of {len(found)} that support this")
-    return Row(name, family.__name__, status, count, _place(status, args))
+    kept = found if metadata_filter is None else _filtered(found, metadata_filter)
+    if found and not kept:
+        status = Status.fail(f"metadata_filter keeps none of {len(found)} that support this")
+    first = next((operator.metadata.operator_name for operator in kept), "")
+    return Row(name, family.__name__, status, len(kept), _place(status, args), first)
 
 
 def _supported(
     family: type[Operator], args: RuntimeArguments, target: TargetSm | None
 ) -> tuple[list[Operator], Status]:
-    """The operators of a family that support the arguments; why none."""
+    """The operators of a family that support the arguments, in the predicted order; why none."""
     operators = family.generate_operators(
         None, epilogue_args=getattr(args, "epilogue", None), target_sm=target, args=args
     )
     answers = [operator.supports(args, target) for operator in operators]
     found = [operator for operator, answer in zip(operators, answers, strict=True) if answer]
     if found:
-        return found, Status.success()
+        return rank(found, [operator._estimate_us(args, target) for operator in found]), Status.success()
     if answers:
         return [], answers[0]
     if target is None and family.designed_for_min_cc > 0:

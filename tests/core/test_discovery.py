@@ -132,6 +132,18 @@ def test_explains_every_family():
     assert "cpu" in str(there)
 
 
+@pytest.mark.parametrize("target", [None, "80", "90a", "100a"])
+def test_an_explanation_names_the_first_operator_of_each_family(target):
+    args = arguments()
+    found, shown = ops.get_operators(args, target_sm=target), ops.explain(args, target_sm=target)
+    for row in shown:
+        family = [operator for operator in found if type(operator).__name__ == row.family]
+        assert row.first == (family[0].metadata.operator_name if family else "")
+        assert row.remark == (row.first or row.status.reason)
+        assert row.first in str(shown)
+    assert found[0].metadata.operator_name in {row.first for row in shown}
+
+
 def test_same_list_again_and_anew_after_clear():
     args = arguments()
     first = ops.get_operators(args)

@@ -13,7 +13,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from epifuse.discovery import Explanation
+from epifuse.discovery import REMARK, Explanation
 
 WIDTH = 100
 """Columns where the output is no terminal, so that a log reads like a screen."""
@@ -40,12 +40,12 @@ def table(*headings: str, title: str = "") -> Table:
 
 
 def explanation(found: Explanation) -> Table:
-    """What discovery answered, family by family, with the reason of each refusal."""
+    """What discovery answered, family by family, with the first operator or the reason of the refusal."""
     where = "this machine's CPU" if found.target is None else f"sm_{found.target}"
-    made = table("provider", "family", "operators", "reason", title=f"Operators for {where}")
+    made = table("provider", "family", "operators", REMARK, title=f"Operators for {where}")
     for row in found.rows:
         count = Text(str(row.operators), style="green" if row.operators else "yellow")
-        why = "" if row.status else row.status.reason
+        why = row.remark
         if row.place is not None and row.place.draw() not in why:
             why = f"{why}\n{row.place.draw()}"
         made.add_row(row.provider, row.family, count, Text(why))

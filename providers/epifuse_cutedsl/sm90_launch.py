@@ -74,8 +74,11 @@ class Sm90Launch(TmaLaunch):
 
 
 def _streaming(config: Sm90Config, m: int, n: int, row_bytes: int, readers: int) -> tuple[int, int]:
-    """By how many K tiles neighbouring tiles begin apart, and which operand streams: 0 neither, 1 A, 2 B; of both in
-    the kernel's order. Of so many tiles each is read, by as many CTAs or clusters."""
+    """By how many K tiles neighbouring tiles begin apart, and which operand streams: 0 neither, 1 A, 2 B.
+
+    All in the kernel's order of operands; ``row_bytes`` are those of K, and so many CTAs or clusters are the
+    ``readers`` of each tile of the longer operand.
+    """
     longest_bytes = max(m, n) * row_bytes
     if readers > _STREAM_READERS or longest_bytes < _STREAMED_BYTES:
         return 0, 0

@@ -34,7 +34,7 @@ def load(
     With several ``ctas``, the box goes to the same address in each of the cluster's CTAs of ranks below that number, or
     in each of those in the mask ``ranks`` (Int32); and each one's mbarrier counts. ``pair``: the mbarrier may be that
     of the other CTA of a pair (``.cta_group::2``), and of each pair's CTAs the one of that parity counts. ``policy``:
-    how long the second-level cache keeps what is read (of ``eviction``).
+    how long the second-level cache keeps what is read (of ``eviction``). ``elects``: as in ``store``.
     """
     rank = len(coordinates)
     several = ctas > 1 or ranks is not None
@@ -57,7 +57,7 @@ def prefetch(tensor_map: Any, coordinates: Sequence[Any], *, elects: bool = Fals
     """Bring the box at ``coordinates`` (as in ``load``) into the second-level cache (PTX ISA,
     "cp.async.bulk.prefetch.tensor").
 
-    Nothing is read by it: it may stand before a wait for those who write the tensor.
+    Nothing is read by it: it may stand before a wait for those who write the tensor. ``elects``: as in ``store``.
     """
     rank = len(coordinates)
     text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global [{{$r0}}, {braced('r', rank, 1)}];"

@@ -104,7 +104,7 @@ def _has_edges(config: Sm90Config, args: GemmArguments) -> bool:
 def _is_left_out(extent: int, together: int) -> bool:
     """Whether the last of an operand's tiles, or of clusters' tiles, of so many rows has enough rows beyond it."""
     least = min(_LEFT_OUT, together * _LEFT_OUT_SHARE) if extent < together else _LEFT_OUT
-    return -extent % together >= max(1, least)
+    return -extent % together >= least
 
 
 def _sm_count(device: torch.device) -> int:

@@ -25,7 +25,7 @@ from epifuse_cutedsl.configs.sm90_products import KINDS, PROMOTED_STEPS, product
 Row = tuple[int, int, int, bool, tuple[int, int], int, int]
 """tile_m, tile_n, bytes of K in a tile, ping-pong, cluster along M and N, depth, split."""
 
-# Fitted to 157 problems on up to five H200s (bfloat16, B K-major, the operators of each list that are likely): bias and
+# Fitted to 157 problems on up to six H200s (bfloat16, B K-major, the operators of each list that are likely): bias and
 # relu, from 1 x 4096 x 4096 to 8192 x 4096 x 14336, half of them with few rows or columns, and 22 with gelu, two
 # outputs, C or swiglu; and, less, to 22 with B along N. What is fitted is what the first of the list loses against the
 # fastest, where estimates within 1 % count as ties, most of all on the problems of the two benchmark suites, and the

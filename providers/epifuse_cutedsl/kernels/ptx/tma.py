@@ -46,7 +46,8 @@ def load(
         f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{to} "
         f"[{{$r0}}], [{{$r1}}, {braced('r', rank, 3)}], [{{$r2}}]{', ranks' if several else ''}{hint};"
     )
-    text = elected(text) if elects else text
+    if elects:
+        text = elected(text)
     if several:
         made = f"mov.b16 ranks, {(1 << ctas) - 1};" if ranks is None else f"cvt.u16.u32 ranks, {{$r{3 + rank}}};"
         text = f"{{\n.reg .b16 ranks;\n{made}\n{text}\n}}"

@@ -257,8 +257,9 @@ def _consume(
         else:
             tail.start(pieces)
         rows = tail.rows(pieces[0])
-        keep = (lambda each: each) if config.part else alu.computed_here
-        following = [keep(each) for each in schedule.place(index + step)]
+        following = schedule.place(index + step)
+        if cutlass.const_expr(config.part is None):
+            following = [alu.computed_here(each) for each in following]
         if cutlass.const_expr(config.pingpong):
             turns.take()
         begun: list[Any] = []

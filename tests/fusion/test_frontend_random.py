@@ -30,7 +30,9 @@ def expressions(draw: st.DrawFn, names: tuple[str, ...], depth: int = 3) -> str:
     if kind == 0:
         return draw(st.sampled_from(names))
     if kind == 1:
-        return f"{draw(inner)} {draw(st.sampled_from('+-*/'))} {draw(st.one_of(inner, numbers))}"
+        left, sign, right = draw(inner), draw(st.sampled_from("+-*/")), draw(st.one_of(inner, numbers))
+        # Without parentheses `x + 1.5 / y` comes of it, and torch takes a number by a tensor for 1.5 * (1 / y).
+        return f"({left}) / {right}" if sign == "/" else f"{left} {sign} {right}"
     if kind == 2:
         return f"({draw(numbers)} {draw(st.sampled_from('+-*'))} ({draw(inner)}))"
     if kind == 3:

@@ -36,6 +36,7 @@ from epifuse_cutedsl.provider import MADE_FOR, CuTeDSLProvider
 from epifuse_cutedsl.run_workspace import Copies
 from epifuse_cutedsl.sm90_launch import Sm90Launch, routes
 from epifuse_cutedsl.support import Ways, refusal
+from epifuse_cutedsl.tile import division
 from epifuse_cutedsl.tile.operand import SWIZZLE_BYTES
 
 _DIRECT_RUN = 2
@@ -67,7 +68,7 @@ class Sm90GemmOperator(GemmOperator):
     targets = (MADE_FOR["sm90"],)
     groups = (1, 8)
     products = tuple(KINDS)
-    main_codes = (*(CODE,) * (OPERAND_MAPS + MOST_MAPS), *"iiiiiiiiiiii")
+    main_codes = (*(CODE,) * (OPERAND_MAPS + MOST_MAPS), *"iiiiiiiiiiii", *"i" * division.NUMBERS)
     """Struct codes of the tensor maps of A, B and the epilogue's boxes, and of ``kernels.sm90.kernel.NUMBERS``."""
     scratch_numbers = 4 * 128
     """A line for each of 4 warps, for a piece of 64 rows and up to 128 columns."""

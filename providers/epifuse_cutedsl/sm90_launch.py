@@ -13,6 +13,7 @@ from epifuse.runtime import tensormap
 from epifuse_cutedsl.configs.sm90 import BLOCK_M, OPERAND_MAPS, Sm90Config
 from epifuse_cutedsl.configs.sm90_products import KINDS
 from epifuse_cutedsl.fuse.boxes import MOST_MAPS, maps_of
+from epifuse_cutedsl.tile import division
 from epifuse_cutedsl.tma_launch import TmaLaunch
 from epifuse_cutedsl.tma_operands import Route, routes_of
 
@@ -35,6 +36,8 @@ instead of 7.7 us, 16 x 8192 x 8192 43.8 instead of 33.4, both with tiles of 64 
 26 with 128 x 112, 62 x 4096 x 4096 8.4 instead of 8.2 with 64 x 64, 15 x 4096 x 4096 7.4 instead of 7.0 with 64 x 16.
 But with 63 or 127 rows it costs 1 to 3 %, at 1022^3 (tiles of 64 x 128) 5.
 """
+_STAGGERED_TILES = 2**28
+"""With more tiles none begins apart: a tile's number times that is an int32."""
 _CACHE_BYTES = 50 << 20
 """The second-level cache of an H200."""
 _STREAMED_BYTES, _STREAM_READERS = 36 << 20, 2
@@ -67,7 +70,11 @@ class Sm90Launch(TmaLaunch):
             others = maps_of(self._bound, self._compiled.kinds.boxes)
             maps[OPERAND_MAPS : OPERAND_MAPS + len(others)] = [tensormap.encode(each, args.A.device) for each in others]
         main = [*maps, m, n, k, batches, int(a.batched), int(b.batched), *tiles, group]
-        main += [*_streaming(config, m, n, k * args.A.traits.dtype.bytes, min(tiles)), int(_has_edges(config, args))]
+        stagger, streamed = _streaming(config, m, n, k * args.A.traits.dtype.bytes, min(tiles))
+        if total > _STAGGERED_TILES:
+            stagger = 0
+        main += [stagger, streamed, int(_has_edges(config, args))]
+        main += division.numbers_of(*tiles, group, -(-k // config.tile_k) // config.split)
         pieces = list(config.turned((-(-m // BLOCK_M), -(-n // config.epilogue_n))))
         clusters = min(total, max(1, _sm_count(args.A.device) // config.ctas))
         return (clusters * config.ctas, 1, 1), main, pieces

@@ -290,12 +290,12 @@ def persistent_us(work: Work, how: Persistent, target: TargetSm, counted: tuple[
 
 def tiles_and_slots(work: Work, how: Persistent, target: TargetSm) -> tuple[int, int]:
     """How many tiles (or clusters' tiles) there are, and how many are worked on at once at most."""
-    tiles_m, tiles_n = _grid(work, how)
+    tiles_m, tiles_n = grid(work, how)
     slots = max(1, sm_count(target) // (how.cluster_m * how.cluster_n * how.split))
     return tiles_m * tiles_n * work.batches, slots
 
 
-def _grid(work: Work, how: Persistent) -> tuple[int, int]:
+def grid(work: Work, how: Persistent) -> tuple[int, int]:
     """Tiles (or clusters' tiles) along M and N, of one batch."""
     return -(-work.m // (how.tile_m * how.cluster_m)), -(-work.n // (how.tile_n * how.cluster_n))
 
@@ -332,7 +332,7 @@ def _copied_us(work: Work, how: Persistent, at_once: Pair, ctas: int) -> float:
 
 def _at_once(work: Work, how: Persistent, slots: int) -> Pair:
     """How many tiles (or clusters' tiles) below and beside one another are worked on at a time."""
-    rows, columns = _grid(work, how)
+    rows, columns = grid(work, how)
     high = float(min(how.group, rows))
     wide = slots / high
     return (min(float(rows), high * wide / columns), float(columns)) if wide > columns else (high, wide)
@@ -342,7 +342,7 @@ def _refetched_bytes(work: Work, how: Persistent, at_once: Pair, slots: int, cc:
     """Bytes of A and B that one batch reads from memory again: tiles that are worked on at a time share rows and
     columns, and the second-level cache keeps a part of what others read before: nearly all where operands fit well, as
     the square says (8192 x 8192 x 512, 17 of 50 megabytes: groups of 1 ask for twice as much, and lose nothing)."""
-    (rows, columns), (high, wide) = _grid(work, how), at_once
+    (rows, columns), (high, wide) = grid(work, how), at_once
     wave = (high * how.tile_m * how.cluster_m + wide * how.tile_n * how.cluster_n) * work.k * work.element_bytes
     once = (work.m + work.n) * work.k * work.element_bytes
     again = max(0.0, wave * rows * columns / slots - once)

@@ -15,6 +15,7 @@ from epifuse_cutedsl.configs.model import (
     Traffic,
     Work,
     cache_bytes,
+    grid,
     persistent_us,
     tiles_and_slots,
     work_of,
@@ -169,12 +170,13 @@ _UNBUFFERED = 1.4
 _OFTEN, _PROMOTED, _PROMOTED_PINGPONG = 1.41, 1.70, 1.35
 """How much longer a K tile takes: promoted every 128 positions of K beside 256; and promoted at all, in configurations
 that stand in ``MEASURED`` alone, by mode."""
-_USUAL_GROUP, _OTHER_GROUPS = 8, 1.002
-"""Where nothing else tells groups apart, those of 8, but 1 where all tiles are worked on at once and operands are
-little: 1 % faster at 768^3, 1000^3 and 1024^3; and with ping-pong where outputs are more than the cache, operands less:
-1 to 2 % at 8192 x 8192 x 512 and 6144 x 6144 x 128 on two H200s, on another one 1 % slower. Else CTAs that read the
-same tile of B must be neighbours: groups of 1 cost 1 to 4 % at 512 x 512 x 8192, 10 to 17 at 128 x 4096 x 4096, 15 at
-256 x 8192 x 8192, 50 at 384 x 2048 x 8192."""
+_USUAL_GROUP, _OTHER_GROUPS, _FEW_COLUMNS = 8, 1.002, 2
+"""Where nothing else tells groups apart, those of 8, but 1 where all tiles are worked on at once and those that read
+the same of the longer operand are neighbours then: 1 to 7 % faster at 4096 x 200 x 4096 and 5120 x 200 x 5120; where
+neither is much longer, only if operands are little: 1 % at 1000^3 and 1024^3; and with ping-pong where outputs are more
+than the cache, operands less: 1 to 2 % at 8192 x 8192 x 512 and 6144 x 6144 x 128 on two H200s, on another one 1 %
+slower. Else CTAs that read the same tile of B must be neighbours: groups of 1 cost 7 % at 512 x 1024 x 1024, 1 to 4 at
+512 x 512 x 8192, 10 to 17 at 128 x 4096 x 4096, 15 at 256 x 8192 x 8192, 50 at 384 x 2048 x 8192."""
 _LITTLE_BYTES = 8e6
 _PAIR_AREA, _THIN_BYTES, _LONG_BYTES, _THIN_PAIRS = 64 * 128, 128, 8192, 1.2
 """Pairs of small tiles with K tiles of 128 bytes and long rows, where no operands of the epilogue take the room that
@@ -204,7 +206,9 @@ def estimate_us(
     at_once, little = tiles <= slots, work.operand_bytes <= _LITTLE_BYTES
     cached = work.operand_bytes <= cache_bytes(target.cc)
     in_rows = cached and config.pingpong and work.batches * work.m * work.n * work.stored_bytes > cache_bytes(target.cc)
-    usual = 1 if (at_once and little) or in_rows else _USUAL_GROUP
+    rows, columns = grid(work, ours)
+    along_rows = at_once and (columns * _FEW_COLUMNS <= rows or (little and columns <= rows))
+    usual = 1 if along_rows or in_rows else _USUAL_GROUP
     found = persistent_us(work, ours, target, counted) * (1.0 if group == usual else _OTHER_GROUPS)
     streams = at_once and not cached
     return found * (_streaming(config, work) if streams else 1.0)

@@ -20,6 +20,11 @@ def computed_here(value: Any) -> Any:
     return emit("mov.b32 {$w0}, {$r0};", [Int32], [value])[0]
 
 
+def mul_hi(a: Any, b: Any) -> Any:
+    """The upper 32 bits of the product of two words without signs (Int32)."""
+    return emit("mul.hi.u32 {$w0}, {$r0}, {$r1};", [Int32], [Int32(a), Int32(b)])[0]
+
+
 def prmt(low: Any, high: Any, selector: int) -> Any:
     """``prmt.b32``: four bytes picked of eight; a hexadecimal digit of the selector, lowest first, names each."""
     return emit(f"prmt.b32 {{$w0}}, {{$r0}}, {{$r1}}, {selector:#06x};", [Int32], [low, high])[0]

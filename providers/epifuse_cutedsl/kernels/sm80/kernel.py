@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from epifuse_cutedsl.kernels.sm80.copy import TileCopy, copy_shape
 from epifuse_cutedsl.kernels.sm80.fragments import Fragments
 from epifuse_cutedsl.kernels.sm80.operand import MainTraits
 from epifuse_cutedsl.kernels.sm80.ring import Ring
-from epifuse_cutedsl.tile.scheduler import serpentine, tile_of
+from epifuse_cutedsl.tile.scheduler import floor_division, serpentine, tile_of
 from epifuse_cutedsl.tile.smem import ALIGNMENT_BYTES
 
 PARAMETERS: tuple[tuple[str, str], ...] = (
@@ -171,12 +172,21 @@ class Sm80Gemm:
         return cutlass.select_(steps < self.stage.steps, steps, Int32(self.stage.steps))
 
 
-def place_of(pid: Any, tiles_m: Any, tiles_n: Any, group: Any, *, turns: bool = False) -> tuple[Any, Any, Any]:
-    """Batch and tile of a CTA, all Int32. ``turns``: every other group goes backwards (``serpentine``)."""
+def place_of(
+    pid: Any,
+    tiles_m: Any,
+    tiles_n: Any,
+    group: Any,
+    *,
+    turns: bool = False,
+    divide: Callable[[Any, Any, str], Any] = floor_division,
+) -> tuple[Any, Any, Any]:
+    """Batch and tile of a CTA, all Int32. ``turns``: every other group goes backwards (``serpentine``). ``divide``: as
+    in ``tile_of``, and by the tiles of a batch ("batch"); all Uint32."""
     pid, tiles_m, tiles_n, group = Uint32(pid), Uint32(tiles_m), Uint32(tiles_n), Uint32(group)
-    batch = pid // (tiles_m * tiles_n)
+    batch = divide(pid, tiles_m * tiles_n, "batch")
     within = pid - batch * (tiles_m * tiles_n)
-    tile_m, tile_n = tile_of(within, tiles_m, tiles_n, group)
+    tile_m, tile_n = tile_of(within, tiles_m, tiles_n, group, divide)
     if turns:
-        tile_n = serpentine(within, tile_n, tiles_n, group)
+        tile_n = serpentine(within, tile_n, tiles_n, group, divide)
     return Int32(batch), Int32(tile_m), Int32(tile_n)

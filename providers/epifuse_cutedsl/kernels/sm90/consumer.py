@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,9 +41,13 @@ class Turns:
         """It is the other's turn."""
         emit(f"bar.arrive {{$r0}}, {_BOTH};", (), [_FIRST_TURN_BARRIER + (self.warpgroup ^ 1)])
 
-    def take(self) -> None:
-        """Wait for one's own turn."""
-        emit(f"bar.sync {{$r0}}, {_BOTH};", (), [_FIRST_TURN_BARRIER + self.warpgroup])
+    def take(self, found: Sequence[Any] = ()) -> None:
+        """Wait for one's own turn. ``found`` (Int32 below 2^31) are computed before: they are in the barrier's number,
+        to which they add nothing, or the assembler puts their arithmetic behind it."""
+        number = _FIRST_TURN_BARRIER + self.warpgroup
+        if found:
+            number = number + (functools.reduce(operator.or_, found) >> 31)
+        emit(f"bar.sync {{$r0}}, {_BOTH};", (), [number])
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from epifuse_cutedsl.fuse.fragment import Extents
 from epifuse_cutedsl.kernels.ptx import alu, cluster, mbarrier, tma, wgmma
 from epifuse_cutedsl.kernels.sm90 import consumer, direct, epilogue, producer
 from epifuse_cutedsl.kernels.sm90.ring import Ring
-from epifuse_cutedsl.kernels.sm90.schedule import Schedule
+from epifuse_cutedsl.kernels.sm90.schedule import Division, Schedule
 from epifuse_cutedsl.kernels.sm90.split import Split
+from epifuse_cutedsl.tile.division import DIVISORS
 from epifuse_cutedsl.tile.smem import ALIGNMENT_BYTES
 
 TensorMap = compat.tensor_map_parameter()
@@ -40,6 +41,8 @@ NUMBERS: tuple[tuple[str, str], ...] = (
     ("stagger", "i32"),
     ("streamed", "i32"),
     ("edges", "i32"),
+    *((f"by_{name}", "i32") for name in DIVISORS),
+    ("shifts", "i32"),
 )
 """Names and types of the main loop's numbers, in order, behind the tensor maps; the epilogue's follow.
 
@@ -48,7 +51,7 @@ With swapped operands, A is the problem's B, and M its N.
 ``a_batched`` is 0 where one matrix serves all batches, else 1. ``stagger``: so many K tiles further on begins each tile
 than the one before. ``streamed``: 1 where A is read once and is larger than the second-level cache, 2 where B is, 0
 where neither is. ``edges``: 1 where rows of tiles beyond the operands are not copied, 0 where they are filled with
-zeros.
+zeros. The last ones serve to divide by ``DIVISORS`` (``tile.division``).
 """
 
 
@@ -114,7 +117,7 @@ class Sm90Gemm:
         numbers: list,
     ) -> None:
         """The kernel's body: the warpgroups part."""
-        m, n, k, batches, a_batched, b_batched, tiles_m, tiles_n, group, stagger, streamed, edges = numbers[
+        m, n, k, batches, a_batched, b_batched, tiles_m, tiles_n, group, stagger, streamed, edges, *division = numbers[
             : len(NUMBERS)
         ]
         config = self.config
@@ -144,15 +147,17 @@ class Sm90Gemm:
         when(producing, lambda: [tma.prefetch_tensormap(each) for each in used])
         self._meet()
         k_tiles = (k + (config.tile_k - 1)) // config.tile_k
+        least = k_tiles // config.split
         first_k_tile = k_tiles * share // config.split
         k_tiles = k_tiles * (share + 1) // config.split - first_k_tile
         tiles = tiles_m * tiles_n * batches
-        schedule = Schedule(config, first, step, tiles, tiles_m, tiles_n, group, rank)
+        by = Division(tuple(division[:-1]), division[-1], group)
+        schedule = Schedule(config, first, step, tiles, tiles_m, tiles_n, group, rank, by, stagger, least)
         beside = sum(1 << config.cluster * i for i in range(config.cluster_n)) << rank[0]
         below = ((1 << config.cluster) - 1) << rank[1] * config.cluster
         a = producer.Source(operands[0], operands[2], self.a, m, a_batched, rank[1], beside)
         b = producer.Source(operands[1], operands[3], self.b, n, b_batched, rank[0], below)
-        load = functools.partial(producer.run, ring, schedule, a, b, first_k_tile, k_tiles, stagger, streamed)
+        load = functools.partial(producer.run, ring, schedule, a, b, first_k_tile, k_tiles, streamed)
         clearing = producer.Clearing(ring, schedule, a, b)
 
         def produce() -> None:
@@ -231,9 +236,8 @@ def _consume(
 ) -> None:
     """All tiles of one consumer warpgroup.
 
-    The next tile's place takes two divisions. They stand before the products: behind them, the assembler put them
-    before the other warpgroup's turn (H200, 8192 x 8192 x 512 swiglu 114 instead of 103 us; other epilogues gain 1 to
-    2 %). Promoted sums leave no registers for it.
+    The next tile's place is found before the products: behind them, the assembler puts it before the other warpgroup's
+    turn. Promoted sums leave no registers for it.
     """
     config = ring.config
     stage, parity, first, step = Int32(0), Int32(0), schedule.first, schedule.step
@@ -257,11 +261,11 @@ def _consume(
         else:
             tail.start(pieces)
         rows = tail.rows(pieces[0])
-        following = schedule.place(index + step)
+        following: Any = None
         if cutlass.const_expr(config.part is None):
-            following = [alu.computed_here(each) for each in following]
+            following = [alu.computed_here(each) for each in schedule.place(index + step)]
         if cutlass.const_expr(config.pingpong):
-            turns.take()
+            turns.take(following if config.early_places else ())
         begun: list[Any] = []
         more = index + schedule.step < schedule.tiles
         issued = _afterwards(turns if config.pingpong else None, more, tail, pieces[0], rows, begun)
@@ -273,6 +277,8 @@ def _consume(
             either(split.rank == 0, finish, functools.partial(split.send, accumulators, turn))
         else:
             tail.run(product, accumulators, pieces, begun[0], turn)
+        if cutlass.const_expr(config.part is not None):
+            following = schedule.place(index + step)
         turn = turn + 1
         batch, m, n = following
     tail.finish()

@@ -183,15 +183,14 @@ def run(
     b: Source,
     first: Any,
     k_tiles: Any,
-    stagger: Any,
     streamed: Any,
     edges: bool,
 ) -> None:
     """Load ``k_tiles`` K tiles, from number ``first`` on, of all of the CTA's tiles. A whole warp calls it.
 
-    Tile number i begins ``i * stagger`` K tiles further on, and comes back to the first ones at the end. Where the
-    first one lies is found out before the wait for the grids before (with all else that comes before the first copy,
-    1100 cycles on an H200), the next ones' places behind the copies of the one before.
+    A tile that begins some K tiles further on comes back to the first ones at the end. Where the first tile lies is
+    found out before the wait for the grids before (with all else that comes before the first copy, 1100 cycles on an
+    H200), the next ones' places behind the copies of the one before.
 
     ``streamed`` (Int32): 1 or 2 where A or B is beyond the second-level cache and read once. Its copies then ask the
     cache not to keep it (128 x 8192 x 8192: 37.5 instead of 38.0 us; the other operand's must ask nothing: copies with
@@ -207,7 +206,7 @@ def run(
     begin = first * config.tile_k
     end = begin + k_tiles * config.tile_k
     batch, m, n = schedule.place(schedule.first)
-    k = (first + schedule.first * stagger % k_tiles) * config.tile_k
+    k = (first + schedule.apart(schedule.first)) * config.tile_k
     if streamed > 0:
         ahead = k
         for _ in cutlass.range(cutlass.min(k_tiles, Int32(config.stages // 2)), unroll=1):
@@ -242,7 +241,7 @@ def run(
             stage, parity = ring.after(stage, parity)
         following = index + schedule.step
         batch, m, n = schedule.place(following)
-        k = (first + following * stagger % k_tiles) * config.tile_k
+        k = (first + schedule.apart(following)) * config.tile_k
 
 
 def _after(k: Any, tile_k: int, begin: Any, end: Any) -> Any:
